@@ -1,0 +1,81 @@
+# Every target does its own set-up: `make test` works on a fresh clone that has Python 3.10+, g++
+# and make. Nothing that did not change is installed or compiled again.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+NATIVE_SOURCES := CMakeLists.txt $(shell find csrc proto -name '*.cc' -o -name '*.h' -o -name '*.proto' -o -name CMakeLists.txt)
+
+.PHONY: setup native demo test test-fast test-core test-asan test-tsan lint format bench docs clean
+
+setup: $(VENV)/.native
+
+# The environment: the build's and the developers' requirements, as pinned in requirements.txt.
+$(VENV)/.dependencies: requirements.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+# The package itself, editable: compiles the op library and generates the protobuf modules.
+# The stamp takes the time of the start, so that a file saved during a long build is built next time.
+$(VENV)/.native: $(VENV)/.dependencies pyproject.toml $(NATIVE_SOURCES)
+	mkdir -p build && touch build/.started
+	flock build/.lock $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --no-build-isolation --no-deps -e .
+	touch -r build/.started $@
+
+native: $(VENV)/.native
+
+demo: setup
+	$(BIN)/python examples/first_op.py
+
+test: setup test-core
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+test-fast: setup
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+# The C++ core alone. Needs googletest (Debian: libgtest-dev, libbenchmark-dev); says so where it is missing.
+core-build = cmake -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+  -DPython3_EXECUTABLE=$(abspath $(BIN))/python -DMONOLITH_BUILD_OPS=OFF -DMONOLITH_BUILD_TESTS=ON $(2) >/dev/null \
+  && $(BIN)/cmake --build build/$(1)
+HAS_GTEST := $(wildcard /usr/include/gtest/gtest.h /usr/local/include/gtest/gtest.h)
+
+test-core: setup
+ifeq ($(HAS_GTEST),)
+	@echo "skipped: the tests of csrc/core need googletest (Debian: apt-get install libgtest-dev)"
+else
+	$(BIN)/$(call core-build,core,)
+	cd build/core && $(abspath $(BIN))/ctest --output-on-failure -j $(WORKERS)
+endif
+
+test-asan: setup
+	$(BIN)/$(call core-build,asan,-DMONOLITH_SANITIZER=address)
+	cd build/asan && $(abspath $(BIN))/ctest --output-on-failure -j $(WORKERS)
+
+test-tsan: setup
+	$(BIN)/$(call core-build,tsan,-DMONOLITH_SANITIZER=thread)
+	cd build/tsan && $(abspath $(BIN))/ctest --output-on-failure -j $(WORKERS)
+
+lint: $(VENV)/.dependencies
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cc' '*.h')
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dependencies
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $$(git ls-files '*.cc' '*.h')
+
+bench: setup
+	$(BIN)/$(call core-build,core,)
+	for benchmark in build/core/csrc/core/*_benchmark; do $$benchmark; done
+
+# The examples in the documentation are run, its links checked.
+docs: setup
+	$(BIN)/python -m pytest tests/docs_test.py
+
+clean:
+	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,493 @@
+#include "core/embedding_table.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <shared_mutex>
+#include <stdexcept>
+
+#include "core/hash.h"
+
+namespace monolith::core {
+namespace {
+
+constexpr std::uint32_t kNoRow = RowStore::kNoRow;
+static_assert(kNoRow == RowIndex::kNoRow);
+
+// How many ids are located before the first of their rows is used: enough that the memory system
+// always has work, few enough that the rows stay in the first-level cache.
+constexpr std::size_t kIdsInFlight = 64;
+
+// Longer calls are ordered piece by piece, which bounds the memory that a thread keeps for it.
+constexpr std::size_t kMaxIdsOrdered = std::size_t{1} << 18;
+
+constexpr std::size_t kCacheLine = 64;
+
+std::size_t LinesOf(std::size_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine; }
+
+std::uint32_t ToRowTime(std::int64_t sec) {
+  constexpr std::int64_t kLast = std::numeric_limits<std::uint32_t>::max();
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(sec, 0, kLast));
+}
+
+// Rows are a few cache lines at most, where calling memcpy costs more than the copy.
+inline void CopyFloats(const std::byte* from, std::size_t n, float* to) {
+  const auto* source = reinterpret_cast<const float*>(from);
+  std::size_t i = 0;
+  for (; i + 4 <= n; i += 4) std::memcpy(to + i, source + i, 4 * sizeof(float));
+  for (; i < n; ++i) to[i] = source[i];
+}
+
+bool AllZero(const float* values, std::size_t n) {
+  return std::all_of(values, values + n, [](float v) { return v == 0.0f; });
+}
+
+}  // namespace
+
+struct alignas(kCacheLine) EmbeddingTable::Stripe {
+  explicit Stripe(std::uint8_t number_in_table, BucketPool& pool)
+      : number(number_in_table), index(pool) {}
+
+  const std::uint8_t number;
+  mutable std::shared_mutex mutex;
+  RowIndex index;
+  std::uint32_t free_row = kNoRow;   // Head of a list through the ids of free places.
+  std::uint32_t fresh_row = kNoRow;  // Next place of the block that is being filled,
+  std::uint32_t fresh_left = 0;      // and how many there are.
+};
+
+class EmbeddingTable::IdsOfRows final : public RowIndex::HashOfRow {
+ public:
+  explicit IdsOfRows(const RowStore& rows) : rows_(rows) {}
+  std::uint64_t operator()(std::uint32_t row) const override {
+    return HashId(rows_.Header(row)->id);
+  }
+  void Prefetch(std::uint32_t row) const override { __builtin_prefetch(rows_.Header(row)); }
+
+ private:
+  const RowStore& rows_;
+};
+
+EmbeddingTable::EmbeddingTable(const EmbeddingHashTableConfig& config)
+    : config_((ValidateTable(config), config)),
+      accessor_(MakeEntryAccessor(config.entry_config)),
+      dim_(accessor_->dim()),
+      prefetch_lines_for_read_(LinesOf(sizeof(RowHeader) + (accessor_->values_are_raw()
+                                                                ? dim_ * sizeof(float)
+                                                                : accessor_->row_bytes()))),
+      prefetch_lines_for_write_(LinesOf(sizeof(RowHeader) + accessor_->row_bytes())),
+      expire_times_(config.slot_expire_time_config),
+      rows_(accessor_->row_bytes()),
+      ids_of_rows_(std::make_unique<IdsOfRows>(rows_)) {
+  for (std::size_t s = 0; s < kStripes; ++s) {
+    stripes_[s] = std::make_unique<Stripe>(static_cast<std::uint8_t>(s), buckets_);
+    stripes_[s]->index.Reserve(config.initial_capacity / kStripes, *ids_of_rows_);
+  }
+}
+
+EmbeddingTable::~EmbeddingTable() = default;
+
+std::size_t EmbeddingTable::size() const {
+  std::size_t total = 0;
+  for (const auto& stripe : stripes_) {
+    const std::shared_lock<std::shared_mutex> lock(stripe->mutex);
+    total += stripe->index.size();
+  }
+  return total;
+}
+
+std::uint32_t EmbeddingTable::Find(const Stripe& stripe, std::uint64_t hash,
+                                   std::int64_t id) const {
+  return stripe.index.Find(hash, [&](std::uint32_t row) { return rows_.Header(row)->id == id; });
+}
+
+std::uint32_t EmbeddingTable::Make(Stripe& stripe, std::uint64_t hash, std::int64_t id) {
+  std::uint32_t row = stripe.free_row;
+  if (row == kNoRow && stripe.fresh_left == 0) {
+    stripe.fresh_row = rows_.AllocateBlock(stripe.number);
+    stripe.fresh_left = RowStore::kBlockRows;
+  }
+  const bool reused = row != kNoRow;
+  if (!reused) row = stripe.fresh_row;
+  // First the index, which may run out of memory: nothing is taken yet then.
+  stripe.index.Insert(hash, row, *ids_of_rows_);
+  RowHeader* header = rows_.Header(row);
+  if (reused) {
+    stripe.free_row = static_cast<std::uint32_t>(header->id);
+  } else {
+    ++stripe.fresh_row;
+    --stripe.fresh_left;
+  }
+  header->id = id;
+  header->live = 1;
+  header->last_update_sec = 0;
+  return row;
+}
+
+void EmbeddingTable::Remove(Stripe& stripe, std::uint64_t hash, std::uint32_t row) {
+  stripe.index.Erase(hash, row);
+  RowHeader* header = rows_.Header(row);
+  header->live = 0;
+  header->id = stripe.free_row;
+  stripe.free_row = row;
+}
+
+void EmbeddingTable::RaiseMaxUpdateTime(std::int64_t sec) {
+  std::int64_t seen = max_update_sec_.load(std::memory_order_relaxed);
+  while (seen < sec && !max_update_sec_.compare_exchange_weak(seen, sec)) {
+  }
+}
+
+// Locks the stripes [first, last) in rising order.
+class EmbeddingTable::Locked {
+ public:
+  struct Shared {
+    static void Acquire(std::shared_mutex& m) { m.lock_shared(); }
+    static void Release(std::shared_mutex& m) { m.unlock_shared(); }
+    static constexpr bool kWrites = false;
+  };
+  struct Exclusive {
+    static void Acquire(std::shared_mutex& m) { m.lock(); }
+    static void Release(std::shared_mutex& m) { m.unlock(); }
+    static constexpr bool kWrites = true;
+  };
+
+  template <typename Lock>
+  class Range {
+   public:
+    Range(const EmbeddingTable& table, std::size_t first, std::size_t last)
+        : table_(table), first_(first), last_(last) {
+      for (std::size_t s = first_; s < last_; ++s) Lock::Acquire(table_.stripes_[s]->mutex);
+    }
+    ~Range() {
+      for (std::size_t s = first_; s < last_; ++s) Lock::Release(table_.stripes_[s]->mutex);
+    }
+    Range(const Range&) = delete;
+    Range& operator=(const Range&) = delete;
+
+   private:
+    const EmbeddingTable& table_;
+    const std::size_t first_;
+    const std::size_t last_;
+  };
+};
+
+// Calls `on_row(stripe, hash, position, row)` for every id, with `row` kNoRow where the id has none,
+// under the stripe's lock. The work goes in three passes over a handful of ids, so that their cache
+// misses overlap: ask for the buckets, ask for the rows, use the rows.
+template <typename Lock, typename OnRow>
+void EmbeddingTable::ForEachId(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
+                               OnRow&& on_row) const {
+  for (std::size_t first = 0; first < n; first += kMaxIdsOrdered) {
+    ForEachIdOf<Lock>(ids, first, std::min(n, first + kMaxIdsOrdered), parallel, on_row);
+  }
+}
+
+template <typename Lock, typename OnRow>
+void EmbeddingTable::ForEachIdOf(const std::int64_t* ids, std::size_t first, std::size_t last,
+                                 const Parallel* parallel, OnRow& on_row) const {
+  thread_local Batch ordered;
+  Batch& batch = ordered;  // A closure on another thread must not mean that thread's batch.
+  batch.Order(ids + first, last - first);
+  const std::size_t lines =
+      Lock::kWrites ? prefetch_lines_for_write_ : prefetch_lines_for_read_;
+
+  const auto walk = [&](std::size_t first_stripe, std::size_t last_stripe) {
+    const typename Locked::template Range<Lock> lock(*this, first_stripe, last_stripe);
+    const std::size_t end = batch.start(last_stripe);
+    std::uint32_t guesses[kIdsInFlight];
+    for (std::size_t at = batch.start(first_stripe); at < end; at += kIdsInFlight) {
+      const std::size_t count = std::min(kIdsInFlight, end - at);
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::uint64_t hash = batch[at + i].hash;
+        __builtin_prefetch(stripes_[StripeOf(hash)]->index.Home(hash));
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::uint64_t hash = batch[at + i].hash;
+        const IndexBucket* home = stripes_[StripeOf(hash)]->index.Home(hash);
+        const std::uint32_t bits = home->Match(RowIndex::TagOf(hash));
+        guesses[i] = bits != 0 ? home->rows[__builtin_ctz(bits)] : kNoRow;
+        if (bits == 0) continue;
+        const auto* row = reinterpret_cast<const std::byte*>(rows_.Header(guesses[i]));
+        for (std::size_t line = 0; line < lines; ++line) {
+          __builtin_prefetch(row + line * kCacheLine, Lock::kWrites ? 1 : 0);
+        }
+        // Rows are not aligned to cache lines: the end may reach into one more.
+        __builtin_prefetch(row + lines * kCacheLine - 16, Lock::kWrites ? 1 : 0);
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        const Batch::Entry& entry = batch[at + i];
+        const std::size_t position = first + entry.position;
+        const std::int64_t id = ids[position];
+        Stripe& stripe = *stripes_[StripeOf(entry.hash)];
+        std::uint32_t row = guesses[i];
+        // The guess is wrong when another id shares the tag, the entry stands outside its home
+        // bucket, or the id got its row only a few ids ago.
+        if (row == kNoRow || rows_.Header(row)->id != id) row = Find(stripe, entry.hash, id);
+        on_row(stripe, entry.hash, position, row);
+      }
+    }
+  };
+
+  // Several stripes at a time where the batch is small, so that there is enough to overlap.
+  std::array<std::size_t, kStripes + 1> bounds;
+  std::size_t groups = 0;
+  bounds[0] = 0;
+  for (std::size_t s = 1; s <= kStripes; ++s) {
+    if (batch.start(s) - batch.start(bounds[groups]) >= kIdsInFlight || s == kStripes) {
+      bounds[++groups] = s;
+    }
+  }
+
+  if (parallel == nullptr) {
+    for (std::size_t g = 0; g < groups; ++g) walk(bounds[g], bounds[g + 1]);
+    return;
+  }
+  // Threads take the next group as they finish one: a batch with a hot id is not split evenly.
+  std::atomic<std::size_t> next{0};
+  std::exception_ptr failure;
+  std::mutex failure_mutex;
+  (*parallel)([&] {
+    for (std::size_t g; (g = next.fetch_add(1)) < groups;) {
+      try {
+        walk(bounds[g], bounds[g + 1]);
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(failure_mutex);
+        failure = std::current_exception();
+      }
+    }
+  });
+  if (failure) std::rethrow_exception(failure);
+}
+
+bool EmbeddingTable::Contains(std::int64_t id) const {
+  const std::uint64_t hash = HashId(id);
+  const Stripe& stripe = *stripes_[StripeOf(hash)];
+  const std::shared_lock<std::shared_mutex> lock(stripe.mutex);
+  return Find(stripe, hash, id) != kNoRow;
+}
+
+std::size_t EmbeddingTable::Lookup(const std::int64_t* ids, std::size_t n, float* rows,
+                                   const Parallel* parallel) const {
+  std::atomic<std::size_t> misses{0};
+  const bool raw = accessor_->values_are_raw();
+  ForEachId<Locked::Shared>(
+      ids, n, parallel, [&](Stripe&, std::uint64_t, std::size_t position, std::uint32_t row) {
+        float* to = rows + position * dim_;
+        if (row == kNoRow) {
+          std::fill_n(to, dim_, 0.0f);
+          misses.fetch_add(1, std::memory_order_relaxed);
+        } else if (raw) {
+          CopyFloats(rows_.Data(row), dim_, to);
+        } else {
+          accessor_->Read(rows_.Data(row), to);
+        }
+      });
+  return n - misses.load();
+}
+
+void EmbeddingTable::LookupEntry(const std::int64_t* ids, std::size_t n,
+                                 std::string* entries) const {
+  ForEachId<Locked::Shared>(
+      ids, n, nullptr, [&](Stripe&, std::uint64_t, std::size_t position, std::uint32_t row) {
+        entries[position].clear();
+        if (row == kNoRow) return;
+        accessor_->AppendDump(rows_.Data(row), /*with_id=*/false, 0,
+                              rows_.Header(row)->last_update_sec, &entries[position]);
+      });
+}
+
+template <typename Update>
+void EmbeddingTable::Write(const std::int64_t* ids, std::size_t n, const WriteOptions& options,
+                           Update&& update) {
+  RaiseMaxUpdateTime(options.update_time_sec);
+  const std::uint32_t time = ToRowTime(options.update_time_sec);
+  ForEachId<Locked::Exclusive>(
+      ids, n, options.parallel,
+      [&](Stripe& stripe, std::uint64_t hash, std::size_t position, std::uint32_t row) {
+        if (row == kNoRow) {
+          const std::int64_t id = ids[position];
+          const std::uint32_t count = options.counts == nullptr ? 1 : options.counts[position];
+          if (options.filter != nullptr && !options.filter->Admit(id, count)) return;
+          row = Make(stripe, hash, id);
+          accessor_->Init(rows_.Data(row));
+        }
+        update(position, rows_.Data(row));
+        rows_.Header(row)->last_update_sec = time;
+      });
+}
+
+void EmbeddingTable::Assign(const std::int64_t* ids, std::size_t n, const float* rows,
+                            const WriteOptions& options) {
+  if (!config_.skip_zero_embedding) {
+    Write(ids, n, options, [&](std::size_t position, std::byte* row) {
+      accessor_->Assign(rows + position * dim_, row);
+    });
+    return;
+  }
+  // A serving table that holds no zero rows: assigning zeros is removing. Ids go one by one, since
+  // an id may come first with a value and then with zeros.
+  for (std::size_t i = 0; i < n; ++i) {
+    const float* values = rows + i * dim_;
+    if (AllZero(values, dim_)) {
+      Erase(ids + i, 1);
+    } else {
+      WriteOptions one = options;
+      one.parallel = nullptr;
+      one.counts = options.counts == nullptr ? nullptr : options.counts + i;
+      Write(ids + i, 1, one,
+            [&](std::size_t, std::byte* row) { accessor_->Assign(values, row); });
+    }
+  }
+}
+
+void EmbeddingTable::AssignAdd(const std::int64_t* ids, std::size_t n, const float* rows,
+                               const WriteOptions& options) {
+  Write(ids, n, options, [&](std::size_t position, std::byte* row) {
+    accessor_->AssignAdd(rows + position * dim_, row);
+  });
+}
+
+void EmbeddingTable::Optimize(const std::int64_t* ids, std::size_t n, const float* grads,
+                              const float* learning_rates, std::int64_t global_step,
+                              const WriteOptions& options) {
+  Write(ids, n, options, [&](std::size_t position, std::byte* row) {
+    accessor_->Optimize(row, grads + position * dim_, learning_rates, global_step);
+  });
+}
+
+void EmbeddingTable::Reinitialize(const std::int64_t* ids, std::size_t n, std::int64_t now_sec,
+                                  std::int32_t* status) {
+  RaiseMaxUpdateTime(now_sec);
+  ForEachId<Locked::Exclusive>(
+      ids, n, nullptr,
+      [&](Stripe& stripe, std::uint64_t hash, std::size_t position, std::uint32_t row) {
+        status[position] = row == kNoRow ? 0 : 1;
+        if (row == kNoRow) row = Make(stripe, hash, ids[position]);
+        accessor_->Init(rows_.Data(row));
+        rows_.Header(row)->last_update_sec = ToRowTime(now_sec);
+      });
+}
+
+std::size_t EmbeddingTable::Erase(const std::int64_t* ids, std::size_t n) {
+  std::size_t erased = 0;
+  ForEachId<Locked::Exclusive>(
+      ids, n, nullptr, [&](Stripe& stripe, std::uint64_t hash, std::size_t, std::uint32_t row) {
+        if (row == kNoRow) return;
+        Remove(stripe, hash, row);
+        ++erased;
+      });
+  return erased;
+}
+
+std::size_t EmbeddingTable::Evict(std::int64_t max_update_sec) {
+  const std::shared_lock<std::shared_mutex> walk(walk_mutex_);
+  std::size_t evicted = 0;
+  for (std::uint64_t place = 0; place < num_places(); place += RowStore::kBlockRows) {
+    const auto first = static_cast<std::uint32_t>(place);
+    Stripe& stripe = *stripes_[rows_.OwnerOfBlock(first)];
+    const std::unique_lock<std::shared_mutex> lock(stripe.mutex);
+    for (std::uint32_t row = first; row < first + RowStore::kBlockRows; ++row) {
+      const RowHeader* header = rows_.Header(row);
+      if (header->live == 0 ||
+          !expire_times_.Expired(header->id, header->last_update_sec, max_update_sec)) {
+        continue;
+      }
+      Remove(stripe, HashId(header->id), row);
+      ++evicted;
+    }
+  }
+  return evicted;
+}
+
+void EmbeddingTable::Clear() {
+  const std::unique_lock<std::shared_mutex> no_walk(walk_mutex_);
+  const Locked::Range<Locked::Exclusive> lock(*this, 0, kStripes);
+  for (const auto& stripe : stripes_) {
+    stripe->index.Clear();
+    stripe->free_row = kNoRow;
+    stripe->fresh_row = kNoRow;
+    stripe->fresh_left = 0;
+  }
+  rows_.Clear();
+}
+
+std::uint64_t EmbeddingTable::Dump(std::uint64_t place, std::uint64_t end, std::size_t max_rows,
+                                   const SlotExpireTimes* expire, DumpedRows* dumped) const {
+  const std::shared_lock<std::shared_mutex> walk(walk_mutex_);
+  const std::int64_t max_update = max_update_sec();
+  std::size_t left = max_rows;
+  while (left > 0 && place < end && place < num_places()) {
+    const auto row = static_cast<std::uint32_t>(place);
+    const std::uint32_t block = row / RowStore::kBlockRows * RowStore::kBlockRows;
+    const Stripe& stripe = *stripes_[rows_.OwnerOfBlock(block)];
+    const std::shared_lock<std::shared_mutex> lock(stripe.mutex);
+    const std::uint64_t block_end = std::min<std::uint64_t>(block + RowStore::kBlockRows, end);
+    for (; place < block_end && left > 0; ++place) {
+      const auto at = static_cast<std::uint32_t>(place);
+      const RowHeader* header = rows_.Header(at);
+      if (header->live == 0) continue;
+      if (expire != nullptr && expire->Expired(header->id, header->last_update_sec, max_update)) {
+        continue;
+      }
+      accessor_->AppendDump(rows_.Data(at), /*with_id=*/true, header->id, header->last_update_sec,
+                            &dumped->bytes);
+      dumped->ends.push_back(dumped->bytes.size());
+      --left;
+    }
+  }
+  return std::min(place, end);
+}
+
+void EmbeddingTable::Restore(const EntryDumpView* dumps, std::size_t n) {
+  std::vector<std::int64_t> ids(n);
+  std::int64_t max_update = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (!dumps[i].has_id) throw std::invalid_argument("A saved row has no id.");
+    ids[i] = dumps[i].id;
+    max_update = std::max(max_update, dumps[i].last_update_ts_sec);
+  }
+  std::vector<float> values(config_.skip_zero_embedding ? dim_ : 0);
+  ForEachId<Locked::Exclusive>(
+      ids.data(), n, nullptr,
+      [&](Stripe& stripe, std::uint64_t hash, std::size_t position, std::uint32_t row) {
+        const EntryDumpView& dump = dumps[position];
+        const bool is_new = row == kNoRow;
+        if (is_new) row = Make(stripe, hash, ids[position]);
+        try {
+          accessor_->Restore(dump, rows_.Data(row));
+        } catch (...) {
+          Remove(stripe, hash, row);
+          throw;
+        }
+        rows_.Header(row)->last_update_sec = ToRowTime(dump.last_update_ts_sec);
+        if (config_.skip_zero_embedding) {
+          accessor_->Read(rows_.Data(row), values.data());
+          if (AllZero(values.data(), dim_)) Remove(stripe, hash, row);
+        }
+      });
+  RaiseMaxUpdateTime(max_update);
+}
+
+std::size_t EmbeddingTable::MemoryBytes() const {
+  std::size_t bytes = rows_.MemoryBytes() + buckets_.MemoryBytes();
+  for (const auto& stripe : stripes_) {
+    const std::shared_lock<std::shared_mutex> lock(stripe->mutex);
+    bytes += sizeof(Stripe) + stripe->index.MemoryBytes();
+  }
+  return bytes;
+}
+
+std::string EmbeddingTable::DebugString() const {
+  const std::size_t rows = size();
+  const std::uint64_t places = num_places();
+  const double load = places == 0 ? 0.0 : static_cast<double>(rows) / static_cast<double>(places);
+  return "{\"accessor\": \"" + accessor_->DebugString() + "\", \"size\": " + std::to_string(rows) +
+         ", \"memory\": " + std::to_string(MemoryBytes()) + ", \"memory_if_not_compressed\": " +
+         std::to_string(rows * (dim_ * sizeof(float) + sizeof(RowHeader))) +
+         ", \"load_factor\": " + std::to_string(load) + "}";
+}
+
+}  // namespace monolith::core

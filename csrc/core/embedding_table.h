@@ -1,0 +1,148 @@
+// The collisionless embedding table: every 64-bit id owns a row.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/admission_filter.h"
+#include "core/batch.h"
+#include "core/entry_accessor.h"
+#include "core/row_index.h"
+#include "core/row_store.h"
+#include "core/table_config.h"
+
+namespace monolith::core {
+
+// Runs `work` on several threads at once and returns when all calls have. `work` does not throw.
+using Parallel = std::function<void(const std::function<void()>& work)>;
+
+// Serialized rows, one after another.
+struct DumpedRows {
+  std::string bytes;
+  std::vector<std::size_t> ends;  // Row i is bytes [ends[i-1], ends[i]).
+
+  void Clear() {
+    bytes.clear();
+    ends.clear();
+  }
+  [[nodiscard]] std::size_t size() const { return ends.size(); }
+  [[nodiscard]] std::string_view operator[](std::size_t i) const {
+    const std::size_t begin = i == 0 ? 0 : ends[i - 1];
+    return std::string_view(bytes).substr(begin, ends[i] - begin);
+  }
+};
+
+// What all writes share.
+struct WriteOptions {
+  std::int64_t update_time_sec = 0;        // Becomes the rows' last update; 0: not given.
+  AdmissionFilter* filter = nullptr;       // Asked before a row is made; null admits all.
+  const std::uint32_t* counts = nullptr;   // Occurrences per id for the filter; null: one each.
+  const Parallel* parallel = nullptr;      // Null: all on the caller's thread.
+};
+
+// Thread-safe: every method may be called from any thread. Readers do not wait for readers; an
+// update of a row is seen whole or not at all; ids of one call are processed in order. A batch is
+// not one transaction: another thread may see some of its rows updated and others not yet.
+//
+// A stripe's lock guards its index, its free places and the bytes of its rows. Readers of rows hold
+// it shared, writers exclusively; whoever needs several takes them in rising order. Walks over the
+// places hold walk_mutex_ shared and Clear holds it exclusively, before any stripe's lock.
+class EmbeddingTable {
+ public:
+  // Throws std::invalid_argument if the config does not describe a table.
+  explicit EmbeddingTable(const EmbeddingHashTableConfig& config);
+  ~EmbeddingTable();
+  EmbeddingTable(const EmbeddingTable&) = delete;
+  EmbeddingTable& operator=(const EmbeddingTable&) = delete;
+
+  [[nodiscard]] const EmbeddingHashTableConfig& config() const { return config_; }
+  [[nodiscard]] const EntryAccessor& accessor() const { return *accessor_; }
+  [[nodiscard]] std::size_t dim() const { return dim_; }
+  [[nodiscard]] std::size_t size() const;
+  [[nodiscard]] bool Contains(std::int64_t id) const;
+
+  // Copies the rows of `n` ids into `rows` [n, dim], zeros for absent ids, which are not created.
+  // Returns how many ids were present.
+  std::size_t Lookup(const std::int64_t* ids, std::size_t n, float* rows,
+                     const Parallel* parallel = nullptr) const;
+  // Serialized EntryDumps without id; empty for absent ids.
+  void LookupEntry(const std::int64_t* ids, std::size_t n, std::string* entries) const;
+
+  // Absent ids get a row first, if the filter admits them. `rows` and `grads` are [n, dim].
+  void Assign(const std::int64_t* ids, std::size_t n, const float* rows, const WriteOptions& options);
+  void AssignAdd(const std::int64_t* ids, std::size_t n, const float* rows,
+                 const WriteOptions& options);
+  // One optimizer step per occurrence of an id, with `learning_rates` [num_segments].
+  void Optimize(const std::int64_t* ids, std::size_t n, const float* grads,
+                const float* learning_rates, std::int64_t global_step, const WriteOptions& options);
+  // Fresh value and state; `status` [n] becomes 1 where the id existed, 0 where it was made.
+  void Reinitialize(const std::int64_t* ids, std::size_t n, std::int64_t now_sec,
+                    std::int32_t* status);
+
+  // Removes ids that are present; returns how many.
+  std::size_t Erase(const std::int64_t* ids, std::size_t n);
+  // Removes rows that have expired at `max_update_sec` by the config's expire times.
+  std::size_t Evict(std::int64_t max_update_sec);
+  void Clear();
+
+  // Rows stand at places [0, num_places()). Walking the places visits every row that stays in the
+  // table during the walk exactly once, whatever else is going on.
+  [[nodiscard]] std::uint64_t num_places() const { return rows_.num_rows(); }
+  // Appends serialized rows from `place` on, leaving out those that `expire` (if not null) calls
+  // expired; stops after `max_rows` rows or at `end`. Returns the place to go on from.
+  [[nodiscard]] std::uint64_t Dump(std::uint64_t place, std::uint64_t end, std::size_t max_rows,
+                                   const SlotExpireTimes* expire, DumpedRows* dumped) const;
+  // Makes or overwrites a row per dump, past any filter. Throws std::invalid_argument if a dump
+  // does not fit the table; rows before it are in the table then.
+  void Restore(const EntryDumpView* dumps, std::size_t n);
+
+  // The greatest update time any write or restore has brought.
+  [[nodiscard]] std::int64_t max_update_sec() const {
+    return max_update_sec_.load(std::memory_order_relaxed);
+  }
+
+  [[nodiscard]] std::size_t MemoryBytes() const;
+  [[nodiscard]] std::string DebugString() const;  // JSON.
+
+ private:
+  struct Stripe;
+  class IdsOfRows;
+  class Locked;
+
+  template <typename Lock, typename OnRow>
+  void ForEachId(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
+                 OnRow&& on_row) const;
+  template <typename Lock, typename OnRow>
+  void ForEachIdOf(const std::int64_t* ids, std::size_t first, std::size_t last,
+                   const Parallel* parallel, OnRow& on_row) const;
+  template <typename Update>
+  void Write(const std::int64_t* ids, std::size_t n, const WriteOptions& options, Update&& update);
+
+  [[nodiscard]] std::uint32_t Find(const Stripe& stripe, std::uint64_t hash, std::int64_t id) const;
+  [[nodiscard]] std::uint32_t Make(Stripe& stripe, std::uint64_t hash, std::int64_t id);
+  void Remove(Stripe& stripe, std::uint64_t hash, std::uint32_t row);
+  void RaiseMaxUpdateTime(std::int64_t sec);
+
+  const EmbeddingHashTableConfig config_;
+  const std::unique_ptr<EntryAccessor> accessor_;
+  const std::size_t dim_;
+  const std::size_t prefetch_lines_for_read_;
+  const std::size_t prefetch_lines_for_write_;
+  const SlotExpireTimes expire_times_;
+  RowStore rows_;
+  BucketPool buckets_;
+  std::unique_ptr<IdsOfRows> ids_of_rows_;
+  std::array<std::unique_ptr<Stripe>, kStripes> stripes_;
+  mutable std::shared_mutex walk_mutex_;
+  std::atomic<std::int64_t> max_update_sec_{0};
+};
+
+}  // namespace monolith::core

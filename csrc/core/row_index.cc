@@ -1,0 +1,226 @@
+#include "core/row_index.h"
+
+#include <cmath>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "core/huge_memory.h"
+
+namespace monolith::core {
+namespace {
+
+constexpr std::uint32_t kMaxBuckets = BucketPool::kMaxBuckets;
+constexpr std::size_t kFullArrayBytes = kMaxBuckets * sizeof(IndexBucket);
+// Ten of twelve: beyond that, too many entries would stand outside their home bucket.
+constexpr std::uint32_t kRowsPerBucket = 10;
+constexpr std::uint32_t kMaxDepth = 24;
+
+// Ids spread evenly, so segments with one limit would all split within the same few batches. Full
+// segments therefore split at limits spread over an octave: between half and all of what fits.
+std::uint32_t LimitOf(std::uint32_t num_buckets, std::uint32_t ordinal) {
+  const std::uint32_t fits = num_buckets * kRowsPerBucket;
+  if (num_buckets < kMaxBuckets) return fits;
+  const double phase = std::fmod(ordinal * 0.6180339887498949, 1.0);  // Golden ratio: even spread.
+  return static_cast<std::uint32_t>(fits * std::exp2(-phase));
+}
+
+}  // namespace
+
+BucketPool::~BucketPool() {
+  for (std::byte* region : regions_) UnmapHugeMemory(region, kHugePageBytes);
+}
+
+IndexBucket* BucketPool::Allocate(std::uint32_t num_buckets) {
+  const std::size_t bytes = num_buckets * sizeof(IndexBucket);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (num_buckets < kMaxBuckets) {
+    void* memory = ::operator new(bytes, std::align_val_t{alignof(IndexBucket)});
+    heap_bytes_ += bytes;
+    return static_cast<IndexBucket*>(std::memset(memory, 0, bytes));
+  }
+  if (!free_.empty()) {
+    IndexBucket* buckets = free_.back();
+    free_.pop_back();
+    std::memset(static_cast<void*>(buckets), 0, bytes);
+    return buckets;
+  }
+  if (next_ == end_) {
+    regions_.reserve(regions_.size() + 1);
+    next_ = MapHugeMemory(kHugePageBytes, 0);
+    end_ = next_ + kHugePageBytes;
+    regions_.push_back(next_);
+  }
+  auto* buckets = reinterpret_cast<IndexBucket*>(next_);
+  next_ += kFullArrayBytes;
+  return buckets;
+}
+
+void BucketPool::Free(IndexBucket* buckets, std::uint32_t num_buckets) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (num_buckets == kMaxBuckets) {
+    free_.push_back(buckets);
+    return;
+  }
+  heap_bytes_ -= num_buckets * sizeof(IndexBucket);
+  ::operator delete(buckets, std::align_val_t{alignof(IndexBucket)});
+}
+
+std::size_t BucketPool::MemoryBytes() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return heap_bytes_ + regions_.size() * kHugePageBytes;
+}
+
+RowIndex::RowIndex(BucketPool& pool) : pool_(pool) { Clear(); }
+
+RowIndex::~RowIndex() { FreeSegments(); }
+
+void RowIndex::FreeSegments() {
+  for (const auto& segment : segments_) pool_.Free(segment->buckets, segment->bucket_mask + 1);
+  segments_.clear();
+}
+
+void RowIndex::Clear() {
+  FreeSegments();
+  depth_ = 0;
+  size_ = 0;
+  segments_.push_back(std::make_unique<Segment>(NewSegment(1, 0)));
+  directory_.assign(1, segments_.back().get());
+}
+
+RowIndex::Segment RowIndex::NewSegment(std::uint32_t num_buckets, std::uint32_t depth) {
+  return {pool_.Allocate(num_buckets), num_buckets - 1, 0, LimitOf(num_buckets, segments_made_++),
+          depth};
+}
+
+void RowIndex::Place(Segment& segment, std::uint64_t hash, std::uint32_t row) {
+  const std::uint8_t tag = TagOf(hash);
+  for (std::uint64_t at = hash;; at += Step(tag)) {
+    IndexBucket& bucket = segment.buckets[at & segment.bucket_mask];
+    const std::uint32_t free = bucket.Match(0);
+    if (free != 0) {
+      const int slot = __builtin_ctz(free);
+      bucket.tags[slot] = tag;
+      bucket.rows[slot] = row;
+      ++segment.size;
+      return;
+    }
+    if (bucket.passed_by != 255) ++bucket.passed_by;
+  }
+}
+
+void RowIndex::Insert(std::uint64_t hash, std::uint32_t row, const HashOfRow& hash_of_row) {
+  // A split may put all entries on one side, hence the loop.
+  while (SegmentOf(hash).size >= SegmentOf(hash).limit) {
+    Grow(DirectoryPosition(hash), hash_of_row);
+  }
+  Place(*directory_[DirectoryPosition(hash)], hash, row);
+  ++size_;
+}
+
+void RowIndex::Erase(std::uint64_t hash, std::uint32_t row) {
+  Segment& segment = *directory_[DirectoryPosition(hash)];
+  const std::uint8_t tag = TagOf(hash);
+  std::uint64_t at = hash;
+  for (std::uint32_t probes = 0; probes <= segment.bucket_mask; ++probes, at += Step(tag)) {
+    IndexBucket& bucket = segment.buckets[at & segment.bucket_mask];
+    for (std::uint32_t bits = bucket.Match(tag); bits != 0; bits &= bits - 1) {
+      const int slot = __builtin_ctz(bits);
+      if (bucket.rows[slot] != row) continue;
+      bucket.tags[slot] = 0;
+      // The buckets on the way no longer send searches on for this row.
+      for (std::uint64_t passed = hash; passed != at; passed += Step(tag)) {
+        std::uint8_t& count = segment.buckets[passed & segment.bucket_mask].passed_by;
+        if (count != 255) --count;
+      }
+      --segment.size;
+      --size_;
+      return;
+    }
+  }
+  throw std::logic_error("RowIndex::Erase: the row is not in the index");
+}
+
+void RowIndex::Reserve(std::size_t rows, const HashOfRow& hash_of_row) {
+  // All segments are alike, and doubling each in turn doubles the index. Half of what fits is what
+  // every segment takes without splitting.
+  while (segments_.size() * (segments_.front()->bucket_mask + 1) * kRowsPerBucket / 2 < rows) {
+    if (segments_.front()->bucket_mask + 1 < kMaxBuckets) {
+      GrowBuckets(*segments_.front(), hash_of_row);
+    } else {
+      if (depth_ == kMaxDepth) return;
+      const std::size_t count = std::size_t{1} << depth_;
+      // The first split doubles the directory; from then on segment i stands at 2i and 2i + 1.
+      for (std::size_t i = 0; i < count; ++i) Split(2 * i, hash_of_row);
+    }
+  }
+}
+
+void RowIndex::Grow(std::size_t position, const HashOfRow& hash_of_row) {
+  if (directory_[position]->bucket_mask + 1 < kMaxBuckets) {
+    GrowBuckets(*directory_[position], hash_of_row);
+  } else {
+    Split(position, hash_of_row);
+  }
+}
+
+void RowIndex::GrowBuckets(Segment& segment, const HashOfRow& hash_of_row) {
+  Segment wider = NewSegment((segment.bucket_mask + 1) * 2, segment.depth);
+  for (std::uint32_t b = 0; b <= segment.bucket_mask; ++b) {
+    const IndexBucket& bucket = segment.buckets[b];
+    for (std::uint32_t used = bucket.Match(0) ^ 0xFFF; used != 0; used &= used - 1) {
+      const std::uint32_t row = bucket.rows[__builtin_ctz(used)];
+      Place(wider, hash_of_row(row), row);
+    }
+  }
+  pool_.Free(segment.buckets, segment.bucket_mask + 1);
+  segment = wider;
+}
+
+void RowIndex::Split(std::size_t position, const HashOfRow& hash_of_row) {
+  Segment& segment = *directory_[position];
+  if (segment.depth == depth_) {
+    if (depth_ == kMaxDepth) throw std::length_error("RowIndex: the index cannot grow further");
+    std::vector<Segment*> doubled(directory_.size() * 2);
+    for (std::size_t i = 0; i < doubled.size(); ++i) doubled[i] = directory_[i / 2];
+    directory_.swap(doubled);
+    ++depth_;
+    position *= 2;
+  }
+  // The bit that tells the two halves apart, counted from the top of the 24 segment bits.
+  const std::uint64_t bit = std::uint64_t{1} << (49 - segment.depth);
+
+  segments_.push_back(std::make_unique<Segment>(NewSegment(kMaxBuckets, segment.depth + 1)));
+  Segment& upper = *segments_.back();
+  ++segment.depth;
+
+  std::vector<std::uint32_t> rows;
+  rows.reserve(segment.size);
+  for (std::uint32_t b = 0; b <= segment.bucket_mask; ++b) {
+    const IndexBucket& bucket = segment.buckets[b];
+    for (std::uint32_t used = bucket.Match(0) ^ 0xFFF; used != 0; used &= used - 1) {
+      rows.push_back(bucket.rows[__builtin_ctz(used)]);
+    }
+  }
+  std::memset(static_cast<void*>(segment.buckets), 0, kFullArrayBytes);
+  segment.size = 0;
+  constexpr std::size_t kAhead = 16;
+  for (std::size_t i = 0; i < rows.size() && i < kAhead; ++i) hash_of_row.Prefetch(rows[i]);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (i + kAhead < rows.size()) hash_of_row.Prefetch(rows[i + kAhead]);
+    const std::uint64_t hash = hash_of_row(rows[i]);
+    Place((hash & bit) != 0 ? upper : segment, hash, rows[i]);
+  }
+
+  // The segment stood at a run of places; the upper half of the run is the new one's.
+  const std::size_t run = std::size_t{1} << (depth_ - segment.depth);
+  const std::size_t first = position / (2 * run) * (2 * run);
+  for (std::size_t i = 0; i < run; ++i) directory_[first + run + i] = &upper;
+}
+
+std::size_t RowIndex::MemoryBytes() const {
+  return directory_.capacity() * sizeof(Segment*) + segments_.size() * sizeof(Segment);
+}
+
+}  // namespace monolith::core

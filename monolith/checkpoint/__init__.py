@@ -1,0 +1,1 @@
+"""Savers, saver hooks, recovery."""

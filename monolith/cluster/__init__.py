@@ -1,0 +1,1 @@
+"""Addresses, service discovery, membership, job control."""

@@ -1,0 +1,1 @@
+"""Example protos, parsing, synthetic data, streams."""

@@ -1,0 +1,1 @@
+"""Collisionless embedding tables: configs, tables, filters, features, sharded lookup."""

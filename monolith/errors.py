@@ -1,0 +1,9 @@
+"""The exceptions that callers of this package may want to catch."""
+
+
+class MonolithError(Exception):
+    """Base of all errors this package raises on purpose."""
+
+
+class ConfigError(MonolithError, ValueError):
+    """A setting is invalid on its own, or contradicts another one."""

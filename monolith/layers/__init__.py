@@ -1,0 +1,1 @@
+"""The few dense layers that ranking models need."""

@@ -1,0 +1,1 @@
+"""The compiled op library: its loader and the Python face of each op."""

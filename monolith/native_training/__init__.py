@@ -1,0 +1,158 @@
+"""The historical module paths, kept working by one table.
+
+People who come from the original system say `from monolith.native_training import utils`.
+Each old path below resolves to its new home, and both names give the *same module object*:
+patching one patches the other, and a class pickled under either name loads.
+
+Example:
+    >>> import monolith
+    >>> from monolith.core import paths
+    >>> import monolith.path_utils
+    >>> monolith.path_utils is paths
+    True
+"""
+
+import difflib
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from collections.abc import Sequence
+
+_PREFIX = "monolith.native_training"
+
+# Old path below `monolith.native_training`, new home below `monolith`.
+_BELOW_NATIVE_TRAINING = {
+    "cluster_manager": "cluster.manager",
+    "env_utils": "core.environment",
+    "gflags_utils": "core.flags",
+    "graph_meta": "core.graph_meta",
+    "input": "data.ffm",
+    "metric.cli": "core.metrics",
+    "remote_predict_ops": "serving.remote_predict",
+    "runner_utils": "training.runner",
+    "runtime.ops.gen_monolith_ops": "native.ops",
+    "signal_utils": "core.signals",
+    "utils": "core.graph",
+    "yarn_runtime": "cluster.primus",
+    # Generated protobuf and gRPC modules.
+    "data.data_op_config_pb2": "proto.data_op_config_pb2",
+    "data.transform.transform_config_pb2": "proto.transform_config_pb2",
+    "alert.alert_pb2": "proto.alert_pb2",
+    "hash_table_ops_pb2": "proto.hash_table_ops_pb2",
+    "hooks.ckpt_hooks_pb2": "proto.ckpt_hooks_pb2",
+    "hooks.controller_hooks_pb2": "proto.controller_hooks_pb2",
+    "hooks.server.service_pb2": "proto.service_pb2",
+    "hooks.server.service_pb2_grpc": "proto.service_pb2_grpc",
+    "model_dump.monolith_model_pb2": "proto.monolith_model_pb2",
+    "model_export.export_pb2": "proto.export_pb2",
+    "monolith_checkpoint_state_pb2": "proto.monolith_checkpoint_state_pb2",
+    "multi_hash_table_ops_pb2": "proto.multi_hash_table_ops_pb2",
+    "proto.ckpt_info_pb2": "proto.ckpt_info_pb2",
+    "proto.debugging_info_pb2": "proto.debugging_info_pb2",
+    "proto.primus_am_service_pb2": "proto.primus_am_service_pb2",
+    "proto.primus_am_service_pb2_grpc": "proto.primus_am_service_pb2_grpc",
+    "runtime.hash_table.compressor.float_compressor_pb2": "proto.float_compressor_pb2",
+    "runtime.hash_table.embedding_hash_table_pb2": "proto.embedding_hash_table_pb2",
+    "runtime.hash_table.initializer.initializer_config_pb2": "proto.initializer_config_pb2",
+    "runtime.hash_table.optimizer.optimizer_pb2": "proto.optimizer_pb2",
+    "runtime.ops.logging_ops_pb2": "proto.logging_ops_pb2",
+    "runtime.parameter_sync.parameter_sync_pb2": "proto.parameter_sync_pb2",
+}
+
+# Old path below `monolith`, new home below `monolith`.
+_BELOW_MONOLITH = {
+    "agent_service.agent_service_pb2": "proto.agent_service_pb2",
+    "agent_service.agent_service_pb2_grpc": "proto.agent_service_pb2_grpc",
+    "core.base_layer": "core.naming",
+    "path_utils": "core.paths",
+    "utils": "core.files",
+}
+
+HISTORICAL_PATHS: dict[str, str] = {
+    **{f"{_PREFIX}.{old}": f"monolith.{new}" for old, new in _BELOW_NATIVE_TRAINING.items()},
+    **{f"monolith.{old}": f"monolith.{new}" for old, new in _BELOW_MONOLITH.items()},
+}
+
+# Old paths whose import changed the whole process, and the function of the new home that does so.
+# The homes change nothing when they are imported; code that names the old path relies on it.
+ON_HISTORICAL_IMPORT: dict[str, str] = {
+    f"{_PREFIX}.runner_utils": "install_process_patches",
+}
+
+# Packages that only exist as part of an old path, such as `monolith.native_training.hooks`.
+_OLD_PACKAGES = {
+    ".".join(parts[:depth])
+    for parts in (old.split(".") for old in HISTORICAL_PATHS)
+    for depth in range(2, len(parts))
+} - {_PREFIX, "monolith.core"}
+
+
+class _AliasLoader(importlib.abc.Loader):
+    """Hands out the module of the new home under its old name.
+
+    Args:
+        home: The new home.
+        on_import: Name of a function of the home to call when the old name is imported.
+    """
+
+    def __init__(self, home: str, on_import: str | None = None) -> None:
+        self._home = home
+        self._on_import = on_import
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        module = importlib.import_module(self._home)
+        self._home_spec = module.__spec__
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        # The import system has just put the old name's spec on the module; the home's spec must
+        # stay, or reload and relative imports of the home would look in the wrong place.
+        module.__spec__ = self._home_spec
+        if self._on_import is not None:
+            getattr(module, self._on_import)()
+
+
+class _PackageLoader(importlib.abc.Loader):
+    """Makes an empty package, a step on the way to an old path."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__doc__ = "Part of a historical path; see monolith/native_training/__init__.py."
+
+
+class _HistoricalPathFinder(importlib.abc.MetaPathFinder):
+    """Resolves the old paths of the table, and explains the unknown ones."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        home = HISTORICAL_PATHS.get(fullname)
+        if home is not None:
+            loader = _AliasLoader(home, ON_HISTORICAL_IMPORT.get(fullname))
+            return importlib.machinery.ModuleSpec(fullname, loader)
+        if fullname in _OLD_PACKAGES:
+            return importlib.machinery.ModuleSpec(fullname, _PackageLoader(), is_package=True)
+        if fullname.startswith(_PREFIX + ".") and not fullname.rpartition(".")[2].startswith("__"):
+            raise ModuleNotFoundError(_explain_unknown(fullname))
+        return None
+
+
+def _explain_unknown(fullname: str) -> str:
+    # The error carries no `name`: with one, `from monolith.native_training import typo` would
+    # swallow it and say only "cannot import name".
+    nearest = difflib.get_close_matches(fullname, HISTORICAL_PATHS, n=1, cutoff=0.0)[0]
+    return (
+        f"No module named {fullname!r}. The nearest known historical path is {nearest!r}, "
+        f"which is now {HISTORICAL_PATHS[nearest]!r}."
+    )
+
+
+def install_historical_paths() -> None:
+    """Makes the old paths importable; `import monolith` does this, a second call does nothing."""
+    if not any(isinstance(finder, _HistoricalPathFinder) for finder in sys.meta_path):
+        # First in line: a regular finder would report an old path as missing before we see it.
+        sys.meta_path.insert(0, _HistoricalPathFinder())

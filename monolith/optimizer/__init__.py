@@ -1,0 +1,1 @@
+"""Dense optimizers and gradient clipping."""

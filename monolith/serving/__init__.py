@@ -1,0 +1,1 @@
+"""Export, prediction, parameter sync."""

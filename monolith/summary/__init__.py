@@ -1,0 +1,1 @@
+"""TensorBoard data for architecture search and feature insight."""

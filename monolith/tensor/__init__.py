@@ -1,0 +1,1 @@
+"""Nested structures, packing, ragged helpers and prefetch queues."""

@@ -1,0 +1,1 @@
+"""Tasks, training loops, hooks, runners."""
