@@ -4,15 +4,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
-NATIVE_SOURCES := CMakeLists.txt $(shell find csrc proto -name '*.cc' -o -name '*.h' -o -name '*.proto' -o -name CMakeLists.txt)
+CPP_SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
+NATIVE_SOURCES := CMakeLists.txt $(CPP_SOURCES) $(shell find csrc proto -name '*.proto' -o -name CMakeLists.txt)
 
-.PHONY: setup native demo test test-fast test-core test-asan test-tsan lint format bench docs clean
+.PHONY: setup native demo test test-fast test-core test-asan test-tsan lint format bench bench-dense docs clean
 
 setup: $(VENV)/.native
 
 # The environment: the build's and the developers' requirements, as pinned in requirements.txt.
 $(VENV)/.dependencies: requirements.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Monolith needs Python 3.10 or newer, but $(PYTHON) is " + sys.version.split()[0] + "; say which to use: make PYTHON=/path/to/python3")'
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
@@ -60,18 +62,22 @@ test-tsan: setup
 lint: $(VENV)/.dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cc' '*.h')
+	$(BIN)/clang-format --dry-run --Werror $(CPP_SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: $(VENV)/.dependencies
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $$(git ls-files '*.cc' '*.h')
+	$(BIN)/clang-format -i $(CPP_SOURCES)
 
 bench: setup
 	$(BIN)/$(call core-build,core,)
 	for benchmark in build/core/csrc/core/*_benchmark; do $$benchmark; done
+
+# The dense optimizers and clipping against the same formulas in TensorFlow ops, in one run.
+bench-dense: setup
+	$(BIN)/python -m benchmarks.dense
 
 # The examples in the documentation are run, its links checked.
 docs: setup

@@ -74,9 +74,9 @@ EmbeddingTable::EmbeddingTable(const EmbeddingHashTableConfig& config)
     : config_((ValidateTable(config), config)),
       accessor_(MakeEntryAccessor(config.entry_config)),
       dim_(accessor_->dim()),
-      prefetch_lines_for_read_(LinesOf(sizeof(RowHeader) + (accessor_->values_are_raw()
-                                                                ? dim_ * sizeof(float)
-                                                                : accessor_->row_bytes()))),
+      prefetch_lines_for_read_(
+          LinesOf(sizeof(RowHeader) +
+                  (accessor_->values_are_raw() ? dim_ * sizeof(float) : accessor_->row_bytes()))),
       prefetch_lines_for_write_(LinesOf(sizeof(RowHeader) + accessor_->row_bytes())),
       expire_times_(config.slot_expire_time_config),
       rows_(accessor_->row_bytes()),
@@ -174,9 +174,9 @@ class EmbeddingTable::Locked {
   };
 };
 
-// Calls `on_row(stripe, hash, position, row)` for every id, with `row` kNoRow where the id has none,
-// under the stripe's lock. The work goes in three passes over a handful of ids, so that their cache
-// misses overlap: ask for the buckets, ask for the rows, use the rows.
+// Calls `on_row(stripe, hash, position, row)` for every id, with `row` kNoRow where the id has
+// none, under the stripe's lock. The work goes in three passes over a handful of ids, so that their
+// cache misses overlap: ask for the buckets, ask for the rows, use the rows.
 template <typename Lock, typename OnRow>
 void EmbeddingTable::ForEachId(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
                                OnRow&& on_row) const {
@@ -191,8 +191,7 @@ void EmbeddingTable::ForEachIdOf(const std::int64_t* ids, std::size_t first, std
   thread_local Batch ordered;
   Batch& batch = ordered;  // A closure on another thread must not mean that thread's batch.
   batch.Order(ids + first, last - first);
-  const std::size_t lines =
-      Lock::kWrites ? prefetch_lines_for_write_ : prefetch_lines_for_read_;
+  const std::size_t lines = Lock::kWrites ? prefetch_lines_for_write_ : prefetch_lines_for_read_;
 
   const auto walk = [&](std::size_t first_stripe, std::size_t last_stripe) {
     const typename Locked::template Range<Lock> lock(*this, first_stripe, last_stripe);
@@ -273,18 +272,18 @@ std::size_t EmbeddingTable::Lookup(const std::int64_t* ids, std::size_t n, float
                                    const Parallel* parallel) const {
   std::atomic<std::size_t> misses{0};
   const bool raw = accessor_->values_are_raw();
-  ForEachId<Locked::Shared>(
-      ids, n, parallel, [&](Stripe&, std::uint64_t, std::size_t position, std::uint32_t row) {
-        float* to = rows + position * dim_;
-        if (row == kNoRow) {
-          std::fill_n(to, dim_, 0.0f);
-          misses.fetch_add(1, std::memory_order_relaxed);
-        } else if (raw) {
-          CopyFloats(rows_.Data(row), dim_, to);
-        } else {
-          accessor_->Read(rows_.Data(row), to);
-        }
-      });
+  ForEachId<Locked::Shared>(ids, n, parallel,
+                            [&](Stripe&, std::uint64_t, std::size_t position, std::uint32_t row) {
+                              float* to = rows + position * dim_;
+                              if (row == kNoRow) {
+                                std::fill_n(to, dim_, 0.0f);
+                                misses.fetch_add(1, std::memory_order_relaxed);
+                              } else if (raw) {
+                                CopyFloats(rows_.Data(row), dim_, to);
+                              } else {
+                                accessor_->Read(rows_.Data(row), to);
+                              }
+                            });
   return n - misses.load();
 }
 
@@ -337,8 +336,7 @@ void EmbeddingTable::Assign(const std::int64_t* ids, std::size_t n, const float*
       WriteOptions one = options;
       one.parallel = nullptr;
       one.counts = options.counts == nullptr ? nullptr : options.counts + i;
-      Write(ids + i, 1, one,
-            [&](std::size_t, std::byte* row) { accessor_->Assign(values, row); });
+      Write(ids + i, 1, one, [&](std::size_t, std::byte* row) { accessor_->Assign(values, row); });
     }
   }
 }
@@ -415,9 +413,8 @@ void EmbeddingTable::Clear() {
 }
 
 std::uint64_t EmbeddingTable::Dump(std::uint64_t place, std::uint64_t end, std::size_t max_rows,
-                                   const SlotExpireTimes* expire, DumpedRows* dumped) const {
+                                   const Expiry* expiry, DumpedRows* dumped) const {
   const std::shared_lock<std::shared_mutex> walk(walk_mutex_);
-  const std::int64_t max_update = max_update_sec();
   std::size_t left = max_rows;
   while (left > 0 && place < end && place < num_places()) {
     const auto row = static_cast<std::uint32_t>(place);
@@ -429,7 +426,8 @@ std::uint64_t EmbeddingTable::Dump(std::uint64_t place, std::uint64_t end, std::
       const auto at = static_cast<std::uint32_t>(place);
       const RowHeader* header = rows_.Header(at);
       if (header->live == 0) continue;
-      if (expire != nullptr && expire->Expired(header->id, header->last_update_sec, max_update)) {
+      if (expiry != nullptr &&
+          expiry->times->Expired(header->id, header->last_update_sec, expiry->now_sec)) {
         continue;
       }
       accessor_->AppendDump(rows_.Data(at), /*with_id=*/true, header->id, header->last_update_sec,

@@ -40,12 +40,18 @@ struct DumpedRows {
   }
 };
 
+// Which rows a dump leaves out: those that have expired at `now_sec`.
+struct Expiry {
+  const SlotExpireTimes* times;
+  std::int64_t now_sec;
+};
+
 // What all writes share.
 struct WriteOptions {
-  std::int64_t update_time_sec = 0;        // Becomes the rows' last update; 0: not given.
-  AdmissionFilter* filter = nullptr;       // Asked before a row is made; null admits all.
-  const std::uint32_t* counts = nullptr;   // Occurrences per id for the filter; null: one each.
-  const Parallel* parallel = nullptr;      // Null: all on the caller's thread.
+  std::int64_t update_time_sec = 0;       // Becomes the rows' last update; 0: not given.
+  AdmissionFilter* filter = nullptr;      // Asked before a row is made; null admits all.
+  const std::uint32_t* counts = nullptr;  // Occurrences per id for the filter; null: one each.
+  const Parallel* parallel = nullptr;     // Null: all on the caller's thread.
 };
 
 // Thread-safe: every method may be called from any thread. Readers do not wait for readers; an
@@ -77,7 +83,8 @@ class EmbeddingTable {
   void LookupEntry(const std::int64_t* ids, std::size_t n, std::string* entries) const;
 
   // Absent ids get a row first, if the filter admits them. `rows` and `grads` are [n, dim].
-  void Assign(const std::int64_t* ids, std::size_t n, const float* rows, const WriteOptions& options);
+  void Assign(const std::int64_t* ids, std::size_t n, const float* rows,
+              const WriteOptions& options);
   void AssignAdd(const std::int64_t* ids, std::size_t n, const float* rows,
                  const WriteOptions& options);
   // One optimizer step per occurrence of an id, with `learning_rates` [num_segments].
@@ -96,10 +103,10 @@ class EmbeddingTable {
   // Rows stand at places [0, num_places()). Walking the places visits every row that stays in the
   // table during the walk exactly once, whatever else is going on.
   [[nodiscard]] std::uint64_t num_places() const { return rows_.num_rows(); }
-  // Appends serialized rows from `place` on, leaving out those that `expire` (if not null) calls
-  // expired; stops after `max_rows` rows or at `end`. Returns the place to go on from.
+  // Appends serialized rows from `place` on, without those that `expiry` (if not null) leaves out;
+  // stops after `max_rows` rows or at `end`. Returns the place to go on from.
   [[nodiscard]] std::uint64_t Dump(std::uint64_t place, std::uint64_t end, std::size_t max_rows,
-                                   const SlotExpireTimes* expire, DumpedRows* dumped) const;
+                                   const Expiry* expiry, DumpedRows* dumped) const;
   // Makes or overwrites a row per dump, past any filter. Throws std::invalid_argument if a dump
   // does not fit the table; rows before it are in the table then.
   void Restore(const EntryDumpView* dumps, std::size_t n);

@@ -39,8 +39,8 @@ struct alignas(64) IndexBucket {
 };
 static_assert(sizeof(IndexBucket) == 64);
 
-// Arrays of buckets for all indexes of one table. Full-size ones are cut from huge pages and reused;
-// smaller ones, which only young segments have, come from the heap. Thread-safe.
+// Arrays of buckets for all indexes of one table. Full-size ones are cut from huge pages and
+// reused; smaller ones, which only young segments have, come from the heap. Thread-safe.
 class BucketPool {
  public:
   // A segment of an index grows to this many buckets, then splits: 32 KiB, at most 5120 rows, so a

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/global_norm.h"
+#include "ops/kept_outputs.h"
 #include "ops/parallel.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -26,7 +27,7 @@ REGISTER_OP("MonolithGlobalNorm")
     .Input("grad_list: N * T")
     .Output("global_norm: T")
     .Attr("N: int >= 1")
-    .Attr("T: {float, double} = DT_FLOAT")
+    .Attr("T: {float, double}")
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->Scalar());
       return absl::OkStatus();
@@ -41,7 +42,7 @@ REGISTER_OP("MonolithClipByGlobalNorm")
     .Input("clip_norm: T")
     .Output("clip_grad_list: N * T")
     .Attr("N: int >= 1")
-    .Attr("T: {float, double} = DT_FLOAT")
+    .Attr("T: {float, double}")
     .SetShapeFn([](InferenceContext* c) {
       int n;
       TF_RETURN_IF_ERROR(c->GetAttr("N", &n));
@@ -131,11 +132,9 @@ class ClipByGlobalNormOp : public tf::OpKernel {
     std::vector<std::int64_t> sizes(n);
     for (int i = 0; i < n; ++i) {
       const tf::Tensor& input = ctx->input(i);
-      tf::Tensor* output = nullptr;
-      // Always fresh memory: taking over an input's buffer would change what others may hold.
-      OP_REQUIRES_OK(ctx, ctx->allocate_output(i, input.shape(), &output));
+      // Never the input's own buffer: that would change what others may hold.
+      OP_REQUIRES_OK(ctx, outputs_.Allocate(ctx, i, input.shape(), &to[i]));
       from[i] = input.flat<T>().data();
-      to[i] = output->flat<T>().data();
       sizes[i] = input.NumElements();
     }
     const T scale = limit / norm;
@@ -158,6 +157,8 @@ class ClipByGlobalNormOp : public tf::OpKernel {
     *value = tensor.scalar<T>()();
     return absl::OkStatus();
   }
+
+  KeptOutputs outputs_;
 };
 
 #define REGISTER_KERNELS(T)                                                                       \

@@ -56,7 +56,7 @@ REGISTER_OP("MonolithFeatureInsight")
     .Output("output: T")
     .Attr("segment_sizes: list(int) >= 1")
     .Attr("aggregate: bool = false")
-    .Attr("T: {float, double} = DT_FLOAT")
+    .Attr("T: {float, double}")
     .SetShapeFn([](InferenceContext* c) {
       std::vector<std::int64_t> sizes;
       DimensionHandle batch, dim, units;
@@ -86,7 +86,7 @@ REGISTER_OP("MonolithFeatureInsightGradient")
     .Output("input_gradient: T")
     .Output("weight_gradient: T")
     .Attr("segment_sizes: list(int) >= 1")
-    .Attr("T: {float, double} = DT_FLOAT")
+    .Attr("T: {float, double}")
     .SetShapeFn([](InferenceContext* c) {
       std::vector<std::int64_t> sizes;
       DimensionHandle batch, dim, units;

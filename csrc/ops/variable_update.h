@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -32,9 +33,13 @@ class WritableVariables {
   [[nodiscard]] absl::Status Acquire(tensorflow::OpKernelContext* ctx,
                                      const std::vector<const char*>& names) {
     for (std::size_t i = 0; i < names.size(); ++i) {
+      const tensorflow::ResourceHandle& handle =
+          tensorflow::HandleFromInput(ctx, static_cast<int>(i));
       tensorflow::core::RefCountPtr<tensorflow::Var> variable;
-      TF_RETURN_IF_ERROR(tensorflow::LookupResource(
-          ctx, tensorflow::HandleFromInput(ctx, static_cast<int>(i)), &variable));
+      const absl::Status found = tensorflow::LookupResource(ctx, handle, &variable);
+      // A variable comes into being when it is first assigned.
+      if (absl::IsNotFound(found)) return Uninitialized(names[i], handle.name());
+      TF_RETURN_IF_ERROR(found);
       variables_.push_back(std::move(variable));
     }
     LockInOrder();
@@ -48,6 +53,12 @@ class WritableVariables {
   [[nodiscard]] T* data(std::size_t i) { return tensors_[i].template flat<T>().data(); }
 
  private:
+  static absl::Status Uninitialized(const char* input, const std::string& variable) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("`", input, "` is the variable '", variable,
+                     "', which is not initialized; run its initializer before the first step."));
+  }
+
   void LockInOrder() {
     std::vector<tensorflow::Var*> in_order;
     for (const auto& variable : variables_) in_order.push_back(variable.get());
@@ -63,10 +74,7 @@ class WritableVariables {
     constexpr tensorflow::DataType kType = tensorflow::DataTypeToEnum<T>::value;
     tensorflow::Tensor* tensor = variables_[i]->tensor();
     if (!tensor->IsInitialized()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("`", names[i], "` is the uninitialized variable ",
-                       tensorflow::HandleFromInput(ctx, static_cast<int>(i)).name(),
-                       "; run its initializer before the first training step."));
+      return Uninitialized(names[i], tensorflow::HandleFromInput(ctx, static_cast<int>(i)).name());
     }
     if (tensor->dtype() != kType) {
       return absl::InvalidArgumentError(absl::StrCat(

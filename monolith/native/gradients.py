@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from monolith.native import ops
+
 tf.no_gradient("MonolithFusedValueRowids")
 
 
@@ -14,3 +16,54 @@ def _static_reshape_n_gradient(
         None if gradient is None else tf.reshape(gradient, tf.shape(tensor))
         for tensor, gradient in zip(op.inputs, output_gradients[:-1], strict=True)
     ]
+
+
+@tf.RegisterGradient("MonolithFeatureInsight")
+def _feature_insight_gradient(
+    op: tf.Operation, output_gradient: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    input_embedding, weight = op.inputs
+    segment_sizes = op.get_attr("segment_sizes")
+    if op.get_attr("aggregate"):
+        # The output is the sum of squares of each segment's product: d(y^2) = 2 * y * dy.
+        products = ops.monolith_feature_insight(input_embedding, weight, segment_sizes)
+        per_segment = [-1, len(segment_sizes), tf.shape(weight)[1]]
+        output_gradient = tf.reshape(
+            2.0 * tf.reshape(products, per_segment) * output_gradient[:, :, tf.newaxis],
+            tf.shape(products),
+        )
+    return ops.monolith_feature_insight_gradient(
+        output_gradient, input_embedding, weight, segment_sizes
+    )
+
+
+@tf.RegisterGradient("MonolithGlobalNorm")
+def _global_norm_gradient(op: tf.Operation, norm_gradient: tf.Tensor) -> list[tf.Tensor]:
+    """d|x| = x / |x|, taken as 0 where the norm is 0."""
+    scale = tf.math.divide_no_nan(norm_gradient, op.outputs[0])
+    return [tensor * scale for tensor in op.inputs]
+
+
+@tf.RegisterGradient("MonolithClipByGlobalNorm")
+def _clip_by_global_norm_gradient(
+    op: tf.Operation, *output_gradients: tf.Tensor
+) -> list[tf.Tensor]:
+    """The output is x * limit / norm where norm > limit, else x."""
+    *tensors, norm, limit = op.inputs
+    scaled = ops.monolith_clip_by_global_norm(output_gradients, norm, limit)
+    dot = tf.add_n([tf.reduce_sum(g * t) for g, t in zip(output_gradients, tensors, strict=True)])
+    dot = tf.where(norm > limit, dot, tf.zeros_like(dot))
+    by_norm = tf.math.divide_no_nan(dot, norm)
+    return [*scaled, -by_norm * tf.math.divide_no_nan(limit, norm), by_norm]
+
+
+@tf.RegisterGradient("MonolithHashFilterInterceptGradient")
+def _hash_filter_intercept_gradient(
+    op: tf.Operation, output_gradient: tf.Tensor
+) -> tuple[None, None, tf.Tensor]:
+    """Zeroes the rows of ids that the filter holds back."""
+    filter_handle, ids, _ = op.inputs
+    filtered = ops.monolith_hash_filter_intercept_gradient_gradient(
+        filter_handle, ids, output_gradient
+    )
+    return None, None, filtered

@@ -16,6 +16,7 @@ import difflib
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import sys
 import types
 from collections.abc import Sequence
@@ -24,18 +25,40 @@ _PREFIX = "monolith.native_training"
 
 # Old path below `monolith.native_training`, new home below `monolith`.
 _BELOW_NATIVE_TRAINING = {
+    "basic_restore_hook": "core.restore_hook",
+    "clip_ops": "optimizer.clip",
     "cluster_manager": "cluster.manager",
+    "consul": "cluster.consul",
+    "distribution_utils": "core.mpi",
     "env_utils": "core.environment",
     "gflags_utils": "core.flags",
     "graph_meta": "core.graph_meta",
+    "graph_utils": "core.graph_meta",
+    "hash_filter_ops": "embedding.filters",
     "input": "data.ffm",
     "metric.cli": "core.metrics",
+    "mlp_utils": "cluster.mlp",
+    "nested_tensors": "tensor.nested",
+    "net_utils": "cluster.net",
+    "optimizers.adamom": "optimizer.adamom",
+    "optimizers.rmsprop": "optimizer.rmsprop",
+    "optimizers.shampoo": "optimizer.shampoo",
+    "prefetch_queue": "tensor.prefetch",
+    "ragged_utils": "tensor.ragged",
     "remote_predict_ops": "serving.remote_predict",
     "runner_utils": "training.runner",
     "runtime.ops.gen_monolith_ops": "native.ops",
+    "service_discovery": "cluster.discovery",
     "signal_utils": "core.signals",
+    "static_reshape_op": "tensor.static_reshape",
+    "summary.summary_ops": "summary.ops",
+    "summary.utils": "summary.metadata",
+    "tensor_utils": "tensor.packing",
+    "touched_key_set_ops": "embedding.touched_keys",
     "utils": "core.graph",
+    "variables": "training.cached_variables",
     "yarn_runtime": "cluster.primus",
+    "zk_utils": "cluster.zookeeper",
     # Generated protobuf and gRPC modules.
     "data.data_op_config_pb2": "proto.data_op_config_pb2",
     "data.transform.transform_config_pb2": "proto.transform_config_pb2",
@@ -66,6 +89,7 @@ _BELOW_MONOLITH = {
     "agent_service.agent_service_pb2": "proto.agent_service_pb2",
     "agent_service.agent_service_pb2_grpc": "proto.agent_service_pb2_grpc",
     "core.base_layer": "core.naming",
+    "core.base_model_params": "core.model_registry",
     "path_utils": "core.paths",
     "utils": "core.files",
 }
@@ -106,6 +130,11 @@ class _AliasLoader(importlib.abc.Loader):
         self._home_spec = module.__spec__
         return module
 
+    def get_code(self, fullname: str) -> types.CodeType | None:
+        """Returns the home's code, which is what `python -m` with an old path runs."""
+        loader = getattr(importlib.util.find_spec(self._home), "loader", None)
+        return loader.get_code(self._home) if loader else None
+
     def exec_module(self, module: types.ModuleType) -> None:
         # The import system has just put the old name's spec on the module; the home's spec must
         # stay, or reload and relative imports of the home would look in the wrong place.
@@ -133,10 +162,14 @@ class _HistoricalPathFinder(importlib.abc.MetaPathFinder):
         home = HISTORICAL_PATHS.get(fullname)
         if home is not None:
             loader = _AliasLoader(home, ON_HISTORICAL_IMPORT.get(fullname))
-            return importlib.machinery.ModuleSpec(fullname, loader)
+            home_spec = importlib.util.find_spec(home)
+            return importlib.machinery.ModuleSpec(
+                fullname, loader, origin=home_spec.origin if home_spec else None
+            )
         if fullname in _OLD_PACKAGES:
             return importlib.machinery.ModuleSpec(fullname, _PackageLoader(), is_package=True)
-        if fullname.startswith(_PREFIX + ".") and not fullname.rpartition(".")[2].startswith("__"):
+        parent, _, name = fullname.rpartition(".")
+        if parent in {_PREFIX, *_OLD_PACKAGES} and not name.startswith("__"):
             raise ModuleNotFoundError(_explain_unknown(fullname))
         return None
 

@@ -1,0 +1,124 @@
+"""What every test, and every doctest of the package, gets without asking.
+
+A test starts with the same seeds and an empty default graph, writes below its own temporary
+directory, and leaves environment variables and flags as it found them. Tests run eagerly unless
+they enter a graph themselves or ask for the fixture `graph_mode`; nothing may switch eager
+execution off for the process, because that cannot be undone.
+"""
+
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+
+SEED = 20220916
+
+# Read by TensorFlow when it is first imported, here or in a process that a test starts. Two threads
+# are enough to meet races, and keep several pytest workers from fighting over the cores.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "2")
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
+
+# Tests talk to loopback only, which a proxy of the machine must not get between (gRPC asks it even
+# for 127.0.0.1), and they do not belong to a cluster that the shell happens to describe.
+for _name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy"):
+    os.environ.pop(_name, None)
+    os.environ.pop(_name.upper(), None)
+for _name in ("TF_CONFIG", "MONOLITH_METRIC_PREFIX"):
+    os.environ.pop(_name, None)
+
+# The same examples on every run, no time limit that a busy machine breaks, no files in the
+# checkout. `HYPOTHESIS_PROFILE=random` looks for new examples.
+_hypothesis_directory = tempfile.TemporaryDirectory(prefix="monolith-hypothesis-")
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", _hypothesis_directory.name)
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("random", deadline=None, database=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # `tf.test.TestCase.test_session` is a context manager, which pytest takes for a test.
+    items[:] = [item for item in items if not _is_from_tensorflow(item)]
+
+
+@pytest.fixture(autouse=True)
+def _process_state() -> Iterator[None]:
+    """Puts environment variables and flags back."""
+    environment = os.environ.copy()
+    flags = sys.modules.get("absl.flags")
+    flags_state = _read_flags(flags.FLAGS) if flags else None
+    yield
+    if os.environ != environment:
+        os.environ.clear()
+        os.environ.update(environment)
+    if flags_state:
+        _restore_flags(flags.FLAGS, *flags_state)
+
+
+@pytest.fixture(autouse=True)
+def _temporary_directory(
+    _process_state: None, tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sends every kind of temporary file, and relative paths, below `tmp_path`."""
+    directory = os.fspath(tmp_path)
+    monkeypatch.setenv("TEST_TMPDIR", directory)
+    monkeypatch.setenv("TMPDIR", directory)
+    monkeypatch.setattr(tempfile, "tempdir", directory)
+    monkeypatch.chdir(directory)
+    # `tf.test.TestCase` makes one directory beside TEST_TMPDIR and keeps it for the whole process.
+    googletest = sys.modules.get("tensorflow.python.platform.googletest")
+    if googletest is not None:
+        monkeypatch.setattr(googletest, "_googletest_temp_dir", directory)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_start() -> None:
+    """Same seeds for every test, and a default graph that nobody has added to."""
+    random.seed(SEED)
+    np.random.seed(SEED)
+    tf = sys.modules.get("tensorflow")
+    if tf is not None:
+        tf.compat.v1.reset_default_graph()
+        tf.random.set_seed(SEED)
+
+
+@pytest.fixture
+def graph_mode(_fresh_start: None) -> Iterator[None]:
+    """Runs one test in graph mode, in an empty default graph with a fixed seed.
+
+    Also for test cases: `@pytest.mark.usefixtures("graph_mode")` above a `tf.test.TestCase`, whose
+    `self.session()` is then a real session.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    with context.graph_mode():
+        tf.compat.v1.set_random_seed(SEED)
+        yield
+
+
+def _is_from_tensorflow(item: pytest.Item) -> bool:
+    module = getattr(getattr(item, "function", None), "__module__", None) or ""
+    return module.startswith("tensorflow.")
+
+
+def _read_flags(flags: Any) -> tuple[bool, dict[str, dict[str, Any]]]:
+    return flags.is_parsed(), {name: dict(vars(flags[name])) for name in flags}
+
+
+def _restore_flags(flags: Any, parsed: bool, states: dict[str, dict[str, Any]]) -> None:
+    # A flag that came with a module imported by the test stays: the module stays imported, too.
+    for name, state in states.items():
+        if vars(flags[name]) != state:
+            vars(flags[name]).update(state)
+    if parsed and not flags.is_parsed():
+        flags.mark_as_parsed()
+    elif flags.is_parsed() and not parsed:
+        flags.unparse_flags()

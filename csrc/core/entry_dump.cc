@@ -1,0 +1,37 @@
+#include "core/entry_dump.h"
+
+namespace monolith::core {
+
+bool ParseEntryDump(std::string_view record, EntryDumpView* view) {
+  *view = EntryDumpView();
+  WireReader reader(record);
+  for (WireField field; reader.Next(&field);) {
+    switch (field.number) {
+      case 1:
+        if (field.type == WireType::kFixed64) {
+          view->has_id = true;
+          view->id = static_cast<std::int64_t>(field.value);
+        }
+        break;
+      case 2:
+        if (!view->num.Add(record, field, &reader)) return false;
+        break;
+      case 3:
+        if (field.type == WireType::kBytes) {
+          // Protobuf would merge the two; nobody writes them, and a view cannot hold them.
+          if (view->has_opt) return false;
+          view->has_opt = true;
+          view->opt = field.bytes;
+        }
+        break;
+      case 4:
+        ReadScalar(field, &view->last_update_ts_sec);
+        break;
+      default:
+        break;
+    }
+  }
+  return reader.ok();
+}
+
+}  // namespace monolith::core

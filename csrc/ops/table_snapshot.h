@@ -1,0 +1,51 @@
+// Tables on disk: rows as TFRecords of EntryDump, in several files that are written and read at the
+// same time. `compression` of the functions below is "" for a single table, "SNAPPY" for several.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/table_config.h"
+#include "ops/table_set.h"
+#include "tensorflow/core/platform/env.h"
+
+namespace monolith::ops {
+
+struct SaveOptions {
+  int num_shards = -1;  // Negative: by the number of rows.
+  std::int64_t random_sleep_ms = 0;
+  core::SlotExpireTimeConfig expire_times;
+};
+
+// Writes BASENAME-0000i-of-0000N, the rows of table 0, then of table 1 and so on, and
+// BASENAME.meta-0000i-of-0000N with the number of rows of each. Other threads may read and write
+// the tables meanwhile: each row is saved as it is at some moment of the save. The files appear
+// under their names only when all of them are complete; memory stays below a few megabytes per
+// file.
+[[nodiscard]] absl::Status SaveTables(tensorflow::Env* env, const TableSet& set,
+                                      const std::string& basename, const std::string& compression,
+                                      const SaveOptions& options);
+
+// What becomes of rows that are in memory but not in the snapshot.
+enum class RestoreMode { kReplace, kKeep };
+
+// Reads what SaveTables wrote. All files are read and checked before any table changes, so an error
+// leaves the tables as they were. Tables that only the snapshot has are passed over, tables that it
+// lacks stay as they are. Snapshots of a single table may come without meta files, from before
+// those were written; then a file cut exactly between two rows is not noticed.
+[[nodiscard]] absl::Status RestoreTables(tensorflow::Env* env, TableSet& set,
+                                         const std::string& basename,
+                                         const std::string& compression, RestoreMode mode);
+
+struct TableRows {
+  std::string table;
+  std::uint64_t rows = 0;
+};
+
+// The rows of each table, by the meta files.
+[[nodiscard]] absl::Status CountSavedRows(tensorflow::Env* env, const std::string& basename,
+                                          std::vector<TableRows>* counts);
+
+}  // namespace monolith::ops

@@ -1,0 +1,45 @@
+"""What Monolith remembers of a TensorFlow graph, kept with the graph itself.
+
+State in module variables would leak from one graph into the next; here it lives and dies with
+the graph it describes.
+
+Example:
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     get_meta("table_names", set).add("user")
+    ...     print(get_meta("table_names", set))
+    {'user'}
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import tensorflow as tf
+
+_COLLECTION = "monolith_graph_meta"
+
+_Meta = TypeVar("_Meta")
+
+
+def get_meta(key: str, meta_factory: Callable[[], _Meta]) -> _Meta:
+    """Returns what the default graph holds under `key`; its first use creates it."""
+    collection = tf.compat.v1.get_collection_ref(_COLLECTION)
+    if not collection:
+        collection.append({})
+    metas = collection[0]
+    if key not in metas:
+        metas[key] = meta_factory()
+    return metas[key]
+
+
+def add_batch_norm_into_update_ops() -> None:
+    """Adds the moving averages of batch normalization to the ops that a training step must run.
+
+    Not every layer does this itself; without it the averages stay at their initial values.
+    """
+    update_ops = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.UPDATE_OPS)
+    known = {id(op) for op in update_ops}
+    for op in tf.compat.v1.get_default_graph().get_operations():
+        is_moving_average = op.type == "AssignSubVariableOp" and "AssignMovingAvg" in op.name
+        if is_moving_average and id(op) not in known:
+            update_ops.append(op)

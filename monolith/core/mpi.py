@@ -1,0 +1,90 @@
+"""Which of several synchronous workers this process is, as Open MPI tells it.
+
+`mpirun` gives every process its rank through environment variables; a process that was started
+alone is rank 0 of 1.
+
+Example:
+    >>> import os
+    >>> os.environ["OMPI_COMM_WORLD_RANK"] = "3"
+    >>> get_mpi_rank()
+    3
+    >>> del os.environ["OMPI_COMM_WORLD_RANK"]
+"""
+
+import logging
+import os
+from typing import Any
+
+from absl import flags
+
+from monolith import errors
+
+logger = logging.getLogger(__name__)
+
+FLAGS = flags.FLAGS
+
+_LOCAL_RANK = "OMPI_COMM_WORLD_LOCAL_RANK"
+
+# Variables whose absence was reported already; ranks are asked for all over the code.
+_reported_missing: set[str] = set()
+
+
+def get_mpi_rank() -> int:
+    """Returns the rank of this process among all."""
+    return _read("OMPI_COMM_WORLD_RANK", default=0)
+
+
+def get_mpi_local_rank() -> int:
+    """Returns the rank of this process among those on the same machine."""
+    return _read(_LOCAL_RANK, default=0)
+
+
+def get_mpi_size() -> int:
+    """Returns the number of processes."""
+    return _read("OMPI_COMM_WORLD_SIZE", default=1)
+
+
+def get_mpi_local_size() -> int:
+    """Returns the number of processes on this machine."""
+    return _read("OMPI_COMM_WORLD_LOCAL_SIZE", default=1)
+
+
+def enable_sync_training() -> bool:
+    """Returns whether `--enable_sync_training` is on and the process was started by `mpirun`.
+
+    False where the flag is not defined, or flags are not parsed yet.
+    """
+    try:
+        return bool(FLAGS.enable_sync_training) and _LOCAL_RANK in os.environ
+    except (AttributeError, flags.Error):
+        return False
+
+
+def update_session_config_for_gpu(session_config: Any) -> None:
+    """Lets GPU memory grow and, in synchronous training, gives each local rank its own GPU.
+
+    Args:
+        session_config: A `tf.compat.v1.ConfigProto`, changed in place.
+    """
+    gpu_options = session_config.gpu_options
+    gpu_options.allow_growth = True
+    if enable_sync_training():
+        gpu_options.visible_device_list = str(get_mpi_local_rank())
+        gpu_options.force_gpu_compatible = (
+            os.environ.get("MONOLITH_FORCE_GPU_COMPATIBLE", "1") == "1"
+        )
+
+
+def _read(name: str, default: int) -> int:
+    text = os.environ.get(name)
+    if text is None:
+        if name not in _reported_missing:
+            _reported_missing.add(name)
+            logger.warning("%s is not set, taking %d: not started by mpirun?", name, default)
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise errors.ConfigError(
+            f"{name} must be an integer, got {text!r}; start the process with mpirun or unset it."
+        ) from None

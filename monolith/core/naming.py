@@ -1,0 +1,22 @@
+"""Names of layers and tasks that did not choose one."""
+
+import collections
+
+# Names that are taken, with the number given out last.
+_name_inuse: collections.defaultdict[str, int] = collections.defaultdict(int)
+
+
+def get_uname(name: str) -> str:
+    """Returns `name`, or `name_1`, `name_2`, ... once the name is marked as taken.
+
+    A first use does not mark the name, so two layers of one class get the same default name, as
+    in the original: variables of existing checkpoints carry these names.
+
+    Example:
+        >>> get_uname("Tower"), get_uname("Tower")
+        ('Tower', 'Tower')
+    """
+    if name not in _name_inuse:
+        return name
+    _name_inuse[name] += 1
+    return f"{name}_{_name_inuse[name]}"

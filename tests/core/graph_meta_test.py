@@ -1,0 +1,54 @@
+"""State that belongs to one graph."""
+
+import tensorflow as tf
+from tensorflow.python.training import moving_averages
+
+from monolith.core import graph_meta
+
+
+def test_meta_is_created_once_per_graph():
+    with tf.Graph().as_default() as first:
+        created = graph_meta.get_meta("names", set)
+        created.add("user")
+        assert graph_meta.get_meta("names", set) is created
+        assert graph_meta.get_meta("other", list) == []
+    with tf.Graph().as_default():
+        assert graph_meta.get_meta("names", set) == set()
+    with first.as_default():
+        assert graph_meta.get_meta("names", set) == {"user"}
+
+
+def test_collection_holds_one_dict():
+    with tf.Graph().as_default() as graph:
+        names = graph_meta.get_meta("names", set)
+        numbers = graph_meta.get_meta("numbers", list)
+        assert graph.get_collection("monolith_graph_meta") == [{"names": names, "numbers": numbers}]
+
+
+def test_factory_is_not_called_again():
+    def refuse():
+        raise AssertionError("called twice")
+
+    with tf.Graph().as_default():
+        graph_meta.get_meta("key", lambda: None)
+        assert graph_meta.get_meta("key", refuse) is None
+
+
+def test_moving_averages_become_update_ops():
+    with tf.Graph().as_default() as graph:
+        mean = tf.compat.v1.get_variable("mean", initializer=10.0, use_resource=True)
+        moving_averages.assign_moving_average(mean, 2.0, decay=0.5, zero_debias=False)
+        mean.assign_sub(1.0)  # An AssignSubVariableOp that is no moving average.
+        key = tf.compat.v1.GraphKeys.UPDATE_OPS
+        assert graph.get_collection(key) == []
+
+        graph_meta.add_batch_norm_into_update_ops()
+        graph_meta.add_batch_norm_into_update_ops()
+
+        [op] = graph.get_collection(key)
+        assert op.type == "AssignSubVariableOp"
+        with tf.compat.v1.Session() as session:
+            session.run(mean.initializer)
+            session.run(op)
+            # 10 - (10 - 2) * (1 - 0.5)
+            assert session.run(mean) == 6.0

@@ -1,0 +1,50 @@
+"""What importing a module of `core` costs, and its historical names."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+WITHOUT_TENSORFLOW = [
+    "base_task",
+    "environment",
+    "flags",
+    "hyperparams",
+    "metrics",
+    "model_imports",
+    "model_registry",
+    "mpi",
+    "naming",
+    "paths",
+    "signals",
+]
+
+
+def test_most_modules_do_not_need_tensorflow():
+    imports = "\n".join(f"import monolith.core.{name}" for name in WITHOUT_TENSORFLOW)
+    program = f"{imports}\nimport sys\nassert 'tensorflow' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], timeout=60, check=True)
+
+
+@pytest.mark.parametrize(
+    ("old_path", "home"),
+    [
+        ("monolith.path_utils", "monolith.core.paths"),
+        ("monolith.utils", "monolith.core.files"),
+        ("monolith.core.base_layer", "monolith.core.naming"),
+        ("monolith.core.base_model_params", "monolith.core.model_registry"),
+        ("monolith.native_training.distribution_utils", "monolith.core.mpi"),
+        ("monolith.native_training.env_utils", "monolith.core.environment"),
+        ("monolith.native_training.gflags_utils", "monolith.core.flags"),
+        ("monolith.native_training.graph_meta", "monolith.core.graph_meta"),
+        ("monolith.native_training.graph_utils", "monolith.core.graph_meta"),
+        ("monolith.native_training.input", "monolith.data.ffm"),
+        ("monolith.native_training.metric.cli", "monolith.core.metrics"),
+        ("monolith.native_training.remote_predict_ops", "monolith.serving.remote_predict"),
+        ("monolith.native_training.signal_utils", "monolith.core.signals"),
+        ("monolith.native_training.utils", "monolith.core.graph"),
+    ],
+)
+def test_historical_path(old_path, home):
+    assert importlib.import_module(old_path) is importlib.import_module(home)

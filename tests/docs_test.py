@@ -1,0 +1,126 @@
+"""The documentation is run: its Python code, what it says that prints, and its links.
+
+A block of `text` right after a block of `python` is what that one prints. Code that needs a cluster
+is marked by a line `<!-- not run: why -->` before its fence; of it only the imports are run.
+"""
+
+import ast
+import dataclasses
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+# Runs the blocks of one page in one namespace, as a reader would, and reports what each printed.
+RUN_BLOCKS = """
+import contextlib, io, json, sys
+page, blocks = json.load(sys.stdin)
+namespace, printed = {"__name__": "__main__"}, []
+for line, code in blocks:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        # Empty lines in front make a traceback name the line of the page.
+        exec(compile("\\n" * line + code, page, "exec"), namespace)
+    printed.append(output.getvalue())
+print(json.dumps(printed))
+"""
+
+
+@dataclasses.dataclass
+class Block:
+    """A fenced block: its language, the line of its fence, and what it holds."""
+
+    language: str
+    line: int
+    text: str
+    before: str  # What stands between this block and the one before.
+
+    @property
+    def code(self) -> str:
+        """The code to run: all of it, or only the imports."""
+        if not re.search(r"<!-- not run: .+ -->\n$", self.before):
+            return self.text
+        body = ast.parse(self.text).body
+        imports = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
+        return "\n".join(ast.unparse(node) for node in imports)
+
+
+def find_blocks(page: str) -> list[Block]:
+    blocks: list[Block] = []
+    end_of_last = 0
+    for match in re.finditer(r"^```(\S*)[^\n]*\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        line = page.count("\n", 0, match.start()) + 1
+        blocks.append(Block(match[1], line, match[2], page[end_of_last : match.start()]))
+        end_of_last = match.end()
+    return blocks
+
+
+def find_anchors(page: str) -> set[str]:
+    """Returns the anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def page_name(path: pathlib.Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
+def test_python_code_runs_and_prints_what_the_page_says(path, tmp_path):
+    blocks = find_blocks(path.read_text())
+    code = [block for block in blocks if block.language == "python"]
+    if not code:
+        return
+    result = subprocess.run(
+        [sys.executable, "-c", RUN_BLOCKS],
+        input=json.dumps([str(path), [[block.line, block.code] for block in code]]),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    printed = json.loads(result.stdout.splitlines()[-1])
+    for block, output in zip(code, printed, strict=True):
+        after = blocks[blocks.index(block) + 1 :]
+        if after and after[0].language == "text" and not after[0].before.strip():
+            assert output == after[0].text, f"{path}:{block.line} prints something else"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page_name)
+def test_links_lead_somewhere(path):
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"\w+:", target):
+            continue  # The web; tests have no network.
+        file, _, anchor = target.partition("#")
+        linked = (path.parent / file).resolve() if file else path
+        assert linked.exists(), f"{path} links to {target}, which does not exist."
+        if anchor:
+            assert anchor in find_anchors(linked.read_text()), f"{path} links to {target}."
+
+
+def test_index_lists_every_page():
+    index = (ROOT / "docs" / "README.md").read_text()
+    for path in ROOT.glob("docs/**/*.md"):
+        relative = str(path.relative_to(ROOT / "docs"))
+        assert relative == "README.md" or f"]({relative})" in index, f"{relative} is not listed."
+
+
+def test_make_targets_that_pages_name_exist():
+    targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for path in PAGES:
+        text = path.read_text()
+        named = re.findall(r"`make ([\w-]+)", text) + [
+            target
+            for block in find_blocks(text)
+            if block.language in ("bash", "sh", "console")
+            for target in re.findall(r"^make ([\w-]+)", block.text, re.MULTILINE)
+        ]
+        assert set(named) <= targets, f"{path} names make targets that do not exist."
