@@ -1,6 +1,7 @@
 """The documentation is run: its Python code, what it says that prints, and its links.
 
-A block of `text` right after a block of `python` is what that one prints. Code that needs a cluster
+A block of `text` right after a block of `python` is what that one prints. `/shared/` on a page
+stands for a disk that machines share; here it is a temporary directory. Code that needs a cluster
 is marked by a line `<!-- not run: why -->` before its fence; of it only the imports are run.
 """
 
@@ -76,9 +77,10 @@ def test_python_code_runs_and_prints_what_the_page_says(path, tmp_path):
     code = [block for block in blocks if block.language == "python"]
     if not code:
         return
+    runnable = [[block.line, block.code.replace("/shared/", f"{tmp_path}/")] for block in code]
     result = subprocess.run(
         [sys.executable, "-c", RUN_BLOCKS],
-        input=json.dumps([str(path), [[block.line, block.code] for block in code]]),
+        input=json.dumps([str(path), runnable]),
         cwd=tmp_path,
         capture_output=True,
         text=True,

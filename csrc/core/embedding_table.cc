@@ -20,12 +20,11 @@ static_assert(kNoRow == RowIndex::kNoRow);
 // always has work, few enough that the rows stay in the first-level cache.
 constexpr std::size_t kIdsInFlight = 64;
 
-// Longer calls are ordered piece by piece, which bounds the memory that a thread keeps for it.
-constexpr std::size_t kMaxIdsOrdered = std::size_t{1} << 18;
+// Ids that are ordered at a time: by one thread for itself, and for all threads of a call.
+constexpr std::size_t kSliceIds = std::size_t{1} << 13;
+constexpr std::size_t kSharedSliceIds = std::size_t{1} << 15;
 
 constexpr std::size_t kCacheLine = 64;
-
-std::size_t LinesOf(std::size_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine; }
 
 std::uint32_t ToRowTime(std::int64_t sec) {
   constexpr std::int64_t kLast = std::numeric_limits<std::uint32_t>::max();
@@ -38,6 +37,26 @@ inline void CopyFloats(const std::byte* from, std::size_t n, float* to) {
   std::size_t i = 0;
   for (; i + 4 <= n; i += 4) std::memcpy(to + i, source + i, 4 * sizeof(float));
   for (; i < n; ++i) to[i] = source[i];
+}
+
+// Calls `work(i)` for every i below `n`. Threads take the next one as they finish one: the work for
+// a hot id is not split evenly.
+template <typename Work>
+void RunOnThreads(const Parallel& parallel, std::size_t n, Work&& work) {
+  std::atomic<std::size_t> next{0};
+  std::exception_ptr failure;
+  std::mutex failure_mutex;
+  parallel([&] {
+    for (std::size_t i; (i = next.fetch_add(1)) < n;) {
+      try {
+        work(i);
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(failure_mutex);
+        failure = std::current_exception();
+      }
+    }
+  });
+  if (failure) std::rethrow_exception(failure);
 }
 
 bool AllZero(const float* values, std::size_t n) {
@@ -74,10 +93,9 @@ EmbeddingTable::EmbeddingTable(const EmbeddingHashTableConfig& config)
     : config_((ValidateTable(config), config)),
       accessor_(MakeEntryAccessor(config.entry_config)),
       dim_(accessor_->dim()),
-      prefetch_lines_for_read_(
-          LinesOf(sizeof(RowHeader) +
-                  (accessor_->values_are_raw() ? dim_ * sizeof(float) : accessor_->row_bytes()))),
-      prefetch_lines_for_write_(LinesOf(sizeof(RowHeader) + accessor_->row_bytes())),
+      bytes_read_(sizeof(RowHeader) +
+                  (accessor_->values_are_raw() ? dim_ * sizeof(float) : accessor_->row_bytes())),
+      bytes_written_(sizeof(RowHeader) + accessor_->row_bytes()),
       expire_times_(config.slot_expire_time_config),
       rows_(accessor_->row_bytes()),
       ids_of_rows_(std::make_unique<IdsOfRows>(rows_)) {
@@ -175,90 +193,95 @@ class EmbeddingTable::Locked {
 };
 
 // Calls `on_row(stripe, hash, position, row)` for every id, with `row` kNoRow where the id has
-// none, under the stripe's lock. The work goes in three passes over a handful of ids, so that their
-// cache misses overlap: ask for the buckets, ask for the rows, use the rows.
+// none, under the stripe's lock. Ids go slice by slice, so that what a slice needs stays in the
+// cache.
 template <typename Lock, typename OnRow>
 void EmbeddingTable::ForEachId(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
                                OnRow&& on_row) const {
-  for (std::size_t first = 0; first < n; first += kMaxIdsOrdered) {
-    ForEachIdOf<Lock>(ids, first, std::min(n, first + kMaxIdsOrdered), parallel, on_row);
+  thread_local Batch slice_of_thread;
+  if (parallel == nullptr) {
+    for (std::size_t first = 0; first < n; first += kSliceIds) {
+      Batch& slice = slice_of_thread;
+      slice.Order(ids + first, std::min(kSliceIds, n - first));
+      for (std::size_t s = 0; s < kStripes;)
+        s = WalkGroup<Lock>(ids + first, first, slice, s, on_row);
+    }
+    return;
+  }
+  if constexpr (!Lock::kWrites) {
+    // Nobody minds in which order rows are read: each thread takes slices of its own.
+    RunOnThreads(*parallel, (n + kSliceIds - 1) / kSliceIds, [&](std::size_t i) {
+      const std::size_t first = i * kSliceIds;
+      Batch& slice = slice_of_thread;
+      slice.Order(ids + first, std::min(kSliceIds, n - first));
+      for (std::size_t s = 0; s < kStripes;)
+        s = WalkGroup<Lock>(ids + first, first, slice, s, on_row);
+    });
+  } else {
+    // Equal ids must keep their order, so the threads share a slice and divide the stripes.
+    for (std::size_t first = 0; first < n; first += kSharedSliceIds) {
+      Batch& slice = slice_of_thread;
+      slice.Order(ids + first, std::min(kSharedSliceIds, n - first));
+      RunOnThreads(*parallel, kStripes, [&](std::size_t s) {
+        WalkStripes<Lock>(ids + first, first, slice, s, s + 1, on_row);
+      });
+    }
   }
 }
 
+// Walks the next stripes from `first_stripe` on that have enough ids together to overlap their
+// cache misses; returns the stripe to go on from.
 template <typename Lock, typename OnRow>
-void EmbeddingTable::ForEachIdOf(const std::int64_t* ids, std::size_t first, std::size_t last,
-                                 const Parallel* parallel, OnRow& on_row) const {
-  thread_local Batch ordered;
-  Batch& batch = ordered;  // A closure on another thread must not mean that thread's batch.
-  batch.Order(ids + first, last - first);
-  const std::size_t lines = Lock::kWrites ? prefetch_lines_for_write_ : prefetch_lines_for_read_;
+std::size_t EmbeddingTable::WalkGroup(const std::int64_t* ids, std::size_t first_position,
+                                      const Batch& slice, std::size_t first_stripe,
+                                      OnRow& on_row) const {
+  std::size_t last = first_stripe + 1;
+  while (last < kStripes && slice.start(last) - slice.start(first_stripe) < kIdsInFlight) ++last;
+  WalkStripes<Lock>(ids, first_position, slice, first_stripe, last, on_row);
+  return last;
+}
 
-  const auto walk = [&](std::size_t first_stripe, std::size_t last_stripe) {
-    const typename Locked::template Range<Lock> lock(*this, first_stripe, last_stripe);
-    const std::size_t end = batch.start(last_stripe);
-    std::uint32_t guesses[kIdsInFlight];
-    for (std::size_t at = batch.start(first_stripe); at < end; at += kIdsInFlight) {
-      const std::size_t count = std::min(kIdsInFlight, end - at);
-      for (std::size_t i = 0; i < count; ++i) {
-        const std::uint64_t hash = batch[at + i].hash;
-        __builtin_prefetch(stripes_[StripeOf(hash)]->index.Home(hash));
-      }
-      for (std::size_t i = 0; i < count; ++i) {
-        const std::uint64_t hash = batch[at + i].hash;
-        const IndexBucket* home = stripes_[StripeOf(hash)]->index.Home(hash);
-        const std::uint32_t bits = home->Match(RowIndex::TagOf(hash));
-        guesses[i] = bits != 0 ? home->rows[__builtin_ctz(bits)] : kNoRow;
-        if (bits == 0) continue;
-        const auto* row = reinterpret_cast<const std::byte*>(rows_.Header(guesses[i]));
-        for (std::size_t line = 0; line < lines; ++line) {
-          __builtin_prefetch(row + line * kCacheLine, Lock::kWrites ? 1 : 0);
-        }
-        // Rows are not aligned to cache lines: the end may reach into one more.
-        __builtin_prefetch(row + lines * kCacheLine - 16, Lock::kWrites ? 1 : 0);
-      }
-      for (std::size_t i = 0; i < count; ++i) {
-        const Batch::Entry& entry = batch[at + i];
-        const std::size_t position = first + entry.position;
-        const std::int64_t id = ids[position];
-        Stripe& stripe = *stripes_[StripeOf(entry.hash)];
-        std::uint32_t row = guesses[i];
-        // The guess is wrong when another id shares the tag, the entry stands outside its home
-        // bucket, or the id got its row only a few ids ago.
-        if (row == kNoRow || rows_.Header(row)->id != id) row = Find(stripe, entry.hash, id);
-        on_row(stripe, entry.hash, position, row);
-      }
+// The work goes in three passes over a handful of ids, so that their cache misses overlap: ask for
+// the buckets, ask for the rows, use the rows.
+template <typename Lock, typename OnRow>
+void EmbeddingTable::WalkStripes(const std::int64_t* ids, std::size_t first_position,
+                                 const Batch& slice, std::size_t first_stripe,
+                                 std::size_t last_stripe, OnRow& on_row) const {
+  const std::size_t end = slice.start(last_stripe);
+  if (slice.start(first_stripe) == end) return;
+  const std::size_t used_bytes = Lock::kWrites ? bytes_written_ : bytes_read_;
+  const typename Locked::template Range<Lock> lock(*this, first_stripe, last_stripe);
+  std::uint32_t guesses[kIdsInFlight];
+  for (std::size_t at = slice.start(first_stripe); at < end; at += kIdsInFlight) {
+    const std::size_t count = std::min(kIdsInFlight, end - at);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t hash = slice[at + i].hash;
+      __builtin_prefetch(stripes_[StripeOf(hash)]->index.Home(hash));
     }
-  };
-
-  // Several stripes at a time where the batch is small, so that there is enough to overlap.
-  std::array<std::size_t, kStripes + 1> bounds;
-  std::size_t groups = 0;
-  bounds[0] = 0;
-  for (std::size_t s = 1; s <= kStripes; ++s) {
-    if (batch.start(s) - batch.start(bounds[groups]) >= kIdsInFlight || s == kStripes) {
-      bounds[++groups] = s;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t hash = slice[at + i].hash;
+      const IndexBucket* home = stripes_[StripeOf(hash)]->index.Home(hash);
+      const std::uint32_t bits = home->Match(RowIndex::TagOf(hash));
+      guesses[i] = bits != 0 ? home->rows[__builtin_ctz(bits)] : kNoRow;
+      if (bits == 0) continue;
+      const auto* row = reinterpret_cast<const std::byte*>(rows_.Header(guesses[i]));
+      for (std::size_t at_byte = 0; at_byte < used_bytes; at_byte += kCacheLine) {
+        __builtin_prefetch(row + at_byte, Lock::kWrites ? 1 : 0);
+      }
+      // Rows are not aligned to cache lines: the end may reach into one more.
+      __builtin_prefetch(row + used_bytes - 1, Lock::kWrites ? 1 : 0);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const Batch::Entry& entry = slice[at + i];
+      const std::int64_t id = ids[entry.position];
+      Stripe& stripe = *stripes_[StripeOf(entry.hash)];
+      std::uint32_t row = guesses[i];
+      // The guess is wrong when another id shares the tag, the entry stands outside its home
+      // bucket, or the id got its row only a few ids ago.
+      if (row == kNoRow || rows_.Header(row)->id != id) row = Find(stripe, entry.hash, id);
+      on_row(stripe, entry.hash, first_position + entry.position, row);
     }
   }
-
-  if (parallel == nullptr) {
-    for (std::size_t g = 0; g < groups; ++g) walk(bounds[g], bounds[g + 1]);
-    return;
-  }
-  // Threads take the next group as they finish one: a batch with a hot id is not split evenly.
-  std::atomic<std::size_t> next{0};
-  std::exception_ptr failure;
-  std::mutex failure_mutex;
-  (*parallel)([&] {
-    for (std::size_t g; (g = next.fetch_add(1)) < groups;) {
-      try {
-        walk(bounds[g], bounds[g + 1]);
-      } catch (...) {
-        const std::lock_guard<std::mutex> lock(failure_mutex);
-        failure = std::current_exception();
-      }
-    }
-  });
-  if (failure) std::rethrow_exception(failure);
 }
 
 bool EmbeddingTable::Contains(std::int64_t id) const {

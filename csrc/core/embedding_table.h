@@ -128,8 +128,11 @@ class EmbeddingTable {
   void ForEachId(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
                  OnRow&& on_row) const;
   template <typename Lock, typename OnRow>
-  void ForEachIdOf(const std::int64_t* ids, std::size_t first, std::size_t last,
-                   const Parallel* parallel, OnRow& on_row) const;
+  std::size_t WalkGroup(const std::int64_t* ids, std::size_t first_position, const Batch& slice,
+                        std::size_t first_stripe, OnRow& on_row) const;
+  template <typename Lock, typename OnRow>
+  void WalkStripes(const std::int64_t* ids, std::size_t first_position, const Batch& slice,
+                   std::size_t first_stripe, std::size_t last_stripe, OnRow& on_row) const;
   template <typename Update>
   void Write(const std::int64_t* ids, std::size_t n, const WriteOptions& options, Update&& update);
 
@@ -141,8 +144,8 @@ class EmbeddingTable {
   const EmbeddingHashTableConfig config_;
   const std::unique_ptr<EntryAccessor> accessor_;
   const std::size_t dim_;
-  const std::size_t prefetch_lines_for_read_;
-  const std::size_t prefetch_lines_for_write_;
+  const std::size_t bytes_read_;     // Of a row, from its header on, by a lookup,
+  const std::size_t bytes_written_;  // and by an update.
   const SlotExpireTimes expire_times_;
   RowStore rows_;
   BucketPool buckets_;

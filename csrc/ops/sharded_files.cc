@@ -19,6 +19,7 @@ namespace {
 namespace tf = tensorflow;
 
 constexpr std::int64_t kReadBufferBytes = 4 << 20;
+constexpr int kMaxFileThreads = 16;
 
 // Parses "-00001-of-00004" whole; anything else is not the name of a shard.
 bool ParseShardSuffix(absl::string_view suffix, int* shard, int* num_shards) {
@@ -107,7 +108,7 @@ void RemoveOtherShards(tf::Env* env, const std::string& basename, int num_shards
 absl::Status ForEachShard(tf::Env* env, int n, const std::function<absl::Status(int)>& work) {
   std::vector<absl::Status> statuses(n);
   {
-    tf::thread::ThreadPool pool(env, "monolith_files", std::max(1, n));
+    tf::thread::ThreadPool pool(env, "monolith_files", std::clamp(n, 1, kMaxFileThreads));
     for (int i = 0; i < n; ++i) {
       pool.Schedule([&statuses, &work, i] { statuses[i] = work(i); });
     }

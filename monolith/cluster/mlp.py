@@ -32,6 +32,7 @@ from monolith import errors
 from monolith.cluster import net, primus
 from monolith.cluster.progress import WaitProgress
 from monolith.core import mpi
+from monolith.data import flags as _data_flags  # noqa: F401  defines the data service's flags
 
 logger = logging.getLogger(__name__)
 

@@ -39,8 +39,8 @@ def iterate_table_and_apply(
 ) -> Any:
     """Calls `apply_fn` with all rows of a table, `limit` at a time.
 
-    The walk is a `tf.function`: one op in a graph, and done on return when called eagerly. Rows that
-    are in the table all the while are visited exactly once; others may write to it meanwhile.
+    The walk is a `tf.function`: one op in a graph, and done on return when called eagerly. Rows
+    that are in the table all the while are visited exactly once; others may write meanwhile.
 
     Args:
         table: The table.

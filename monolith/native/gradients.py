@@ -6,6 +6,49 @@ from monolith.native import ops
 
 tf.no_gradient("MonolithFusedValueRowids")
 
+# A write is no function of what it writes, and rows of several tables are differentiated by the
+# tensor that holds them; only the lookup in one table passes gradients on to its handle.
+for _op in (
+    "CreateMonolithMultiHashTable",
+    "IsHashTableInitialized",
+    "MonolithDummySyncClient",
+    "MonolithExtractSlotFromEntry",
+    "MonolithHashTable",
+    "MonolithHashTableAssign",
+    "MonolithHashTableAssignAdd",
+    "MonolithHashTableEvict",
+    "MonolithHashTableFusedLookup",
+    "MonolithHashTableFusedOptimize",
+    "MonolithHashTableLookupEntry",
+    "MonolithHashTableOptimize",
+    "MonolithHashTableRestore",
+    "MonolithHashTableSave",
+    "MonolithHashTableSaveAsTensor",
+    "MonolithHashTableSize",
+    "MonolithMultiHashTableAssign",
+    "MonolithMultiHashTableAssignAdd",
+    "MonolithMultiHashTableFeatureStat",
+    "MonolithMultiHashTableFusedLookup",
+    "MonolithMultiHashTableFusedOptimize",
+    "MonolithMultiHashTableLookup",
+    "MonolithMultiHashTableLookupEntry",
+    "MonolithMultiHashTableOptimize",
+    "MonolithMultiHashTableReinitialize",
+    "MonolithMultiHashTableRestore",
+    "MonolithMultiHashTableSave",
+    "ReadMonolithMultiHashTable",
+):
+    tf.no_gradient(_op)
+
+
+@tf.RegisterGradient("MonolithHashTableLookup")
+def _hash_table_lookup_gradient(
+    op: tf.Operation, rows_gradient: tf.Tensor
+) -> tuple[tf.IndexedSlices, None]:
+    """The gradient by the handle is what `HashTable.apply_gradients` takes: ids and their rows."""
+    ids = tf.reshape(op.inputs[1], [-1])
+    return tf.IndexedSlices(values=rows_gradient, indices=ids), None
+
 
 @tf.RegisterGradient("MonolithStaticReshapeN")
 def _static_reshape_n_gradient(

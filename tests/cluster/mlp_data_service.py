@@ -6,24 +6,23 @@ The worker sums a dataset that the data service reads for it, and prints the sum
 import os
 import sys
 
-import tensorflow as tf
 from absl import flags
 
 from monolith.cluster import mlp
 
-flags.DEFINE_bool("dataset_use_dataservice", True, "")
-flags.DEFINE_string("data_service_dispatcher", "", "")
-flags.DEFINE_integer("num_extra_dsworker_on_gpu_worker", 1, "")
-
 
 def main():
+    # Not at the top: pytest imports this file, too, and keeps its flags.
+    import tensorflow as tf
+
+    flags.DEFINE_integer("num_extra_dsworker_on_gpu_worker", 1, "")
+    flags.FLAGS([*sys.argv, "--dataset_use_dataservice"])
     mlp._WAIT_PERIOD_SECS = 0.05
     mlp._JOIN_PERIOD_SECS = 0.05
     mlp._JOIN_PROBE_TIMEOUT_SECS = 1
     # The platform's port may be taken on a machine that runs tests.
     start_profiler = mlp.MLPEnv.start_profiler
     mlp.MLPEnv.start_profiler = lambda env: start_profiler(env, int(os.environ["PROFILER_PORT"]))
-    flags.FLAGS(sys.argv)
     mlp.mlp_pass()
     dispatcher = flags.FLAGS.data_service_dispatcher
     dataset = tf.data.Dataset.range(10).apply(

@@ -336,14 +336,10 @@ class TestMlpPass:
         mlp.mlp_pass()
 
     @pytest.fixture
-    def data_service_flag(self):
+    def data_service_flag(self, monkeypatch):
         if "dataset_use_dataservice" not in flags.FLAGS:
             flags.DEFINE_bool("dataset_use_dataservice", False, "")
-        flag = flags.FLAGS["dataset_use_dataservice"]
-        before = flag.value
-        flag.value = True
-        yield
-        flag.value = before
+        monkeypatch.setattr(flags.FLAGS["dataset_use_dataservice"], "value", True)
 
     def test_hooks_are_replaced(self, data_service_flag, monkeypatch):
         class Hook:

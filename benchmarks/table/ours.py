@@ -1,0 +1,93 @@
+"""Our table, through its TensorFlow ops."""
+
+import itertools
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.table import contender, graph_steps, workload
+from monolith.native import ops
+from monolith.proto import embedding_hash_table_pb2
+
+_table_numbers = itertools.count()  # A table's name stands for it in the whole process.
+
+
+def make_table(dim: int, optimizer: str) -> tf.Tensor:
+    """Returns the handle of an empty table."""
+    config = embedding_hash_table_pb2.EmbeddingHashTableConfig()
+    config.cuckoo.SetInParent()
+    segment = config.entry_config.segments.add(dim_size=dim)
+    segment.init_config.zeros.SetInParent()
+    segment.comp_config.fp32.SetInParent()
+    if optimizer == "adagrad":
+        segment.opt_config.adagrad.initial_accumulator_value = workload.INITIAL_ACCUMULATOR
+    else:
+        segment.opt_config.sgd.SetInParent()
+    name = f"{optimizer}_{next(_table_numbers)}"
+    return ops.monolith_hash_table(
+        ops.monolith_dummy_hash_filter(shared_name=f"{name}_filter"),
+        ops.monolith_dummy_sync_client(shared_name=f"{name}_sync"),
+        config=config.SerializeToString(),
+        shared_name=name,
+    )
+
+
+class Ours(contender.Contender):
+    """Value and optimizer state in one row; lookups are measured on the table with Adagrad.
+
+    Equal ids in a batch are one optimizer step each, the default of the op.
+    """
+
+    sums_equal_ids = False
+
+    def __init__(self, rows: int, dim: int, threads: int) -> None:
+        super().__init__(rows, dim, threads)
+        graph_steps.limit_threads(threads)
+        self._tables = {name: make_table(dim, name) for name in ("adagrad", "sgd")}
+        self._tables["lookup"] = self._tables["adagrad"]
+        self._insert = {name: self._make_inserter(name) for name in ("adagrad", "sgd")}
+
+    def _make_inserter(self, operation: str) -> graph_steps.Inserter:
+        values = tf.fill([workload.BATCH, self.dim], workload.INITIAL_VALUE)
+        now = tf.constant(0, tf.int64)
+
+        def step(ids: tf.Tensor) -> tf.Tensor:
+            table = self._tables[operation]
+            done = ops.monolith_hash_table_assign(table, ids, values[: tf.size(ids)], now)
+            return graph_steps.needs(values, done)
+
+        return graph_steps.Inserter(step)
+
+    def insert(self, ids: np.ndarray) -> float:
+        return self._insert["adagrad"](ids)
+
+    def load_rest(self, ids: np.ndarray) -> None:
+        self._insert["sgd"](ids)
+
+    def read(self, operation: str, ids: np.ndarray) -> np.ndarray:
+        rows = ops.monolith_hash_table_lookup(self._tables[operation], ids, dim_size=self.dim)
+        return rows.numpy()
+
+    def prepare(self, case: workload.Case, ids: np.ndarray) -> contender.Call:
+        table = self._tables[case.operation]
+        grads = tf.constant(workload.gradients(case.batch, self.dim))
+        rates = tf.constant([workload.LEARNING_RATE])
+        zero = tf.constant(0, tf.int64)
+
+        def step(ids: tf.Tensor) -> tf.Tensor:
+            rows = ops.monolith_hash_table_lookup(table, ids, dim_size=self.dim)
+            if case.operation == "lookup":
+                return graph_steps.needs(rows)
+            with tf.control_dependencies([rows]):
+                done = ops.monolith_hash_table_optimize(
+                    table, ids, grads, rates, zero, zero, enable_dedup=self.sums_equal_ids
+                )
+            return graph_steps.needs(rows, done)
+
+        return graph_steps.prepare(step, ids, case.repeated)
+
+
+class OursSummed(Ours):
+    """Equal ids in a batch are one optimizer step on the sum of their gradients."""
+
+    sums_equal_ids = True
