@@ -30,7 +30,7 @@ CONTENDERS = {
 
 VERIFY_ROWS = 2 * workload.BATCH
 # The worst moment of growth is looked for from here on; below, fixed costs would hide it.
-GROWN_FRACTION = 0.1
+GROWN_ROWS = 1_000_000
 
 
 class Worker:
@@ -109,7 +109,7 @@ class Worker:
             seconds += self._contender.insert(some)
             # The rows before the call: a peak inside it is never made to look better.
             rows = self._inserted + at
-            if rows >= GROWN_FRACTION * self._workload.rows:
+            if rows >= GROWN_ROWS:
                 peak = contender.peak_resident_bytes() - self._resident_before
                 worst = max(worst or 0.0, peak / rows)
         self._inserted = end

@@ -1,13 +1,19 @@
 #include "core/huge_memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdint>
+#include <limits>
 #include <new>
 
 namespace monolith::core {
 
 std::byte* MapHugeMemory(std::size_t bytes, std::size_t small_prefix_bytes) {
+  if (bytes > std::numeric_limits<std::size_t>::max() / 2) throw std::bad_alloc();
+  // Whole pages: what stands behind them is given back, and a page is the least that can be.
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  bytes = (bytes + page - 1) / page * page;
   // Asking for one huge page more leaves room to cut an aligned piece out of the answer.
   const std::size_t mapped = bytes + kHugePageBytes;
   void* answer = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -191,10 +191,7 @@ void RowIndex::Split(std::size_t position, const HashOfRow& hash_of_row) {
   // The bit that tells the two halves apart, counted from the top of the 24 segment bits.
   const std::uint64_t bit = std::uint64_t{1} << (49 - segment.depth);
 
-  segments_.push_back(std::make_unique<Segment>(NewSegment(kMaxBuckets, segment.depth + 1)));
-  Segment& upper = *segments_.back();
-  ++segment.depth;
-
+  // Whatever may run out of memory comes before the first change: the index stays whole then.
   std::vector<std::uint32_t> rows;
   rows.reserve(segment.size);
   for (std::uint32_t b = 0; b <= segment.bucket_mask; ++b) {
@@ -203,6 +200,16 @@ void RowIndex::Split(std::size_t position, const HashOfRow& hash_of_row) {
       rows.push_back(bucket.rows[__builtin_ctz(used)]);
     }
   }
+  segments_.push_back(std::make_unique<Segment>());
+  Segment& upper = *segments_.back();
+  try {
+    upper = NewSegment(kMaxBuckets, segment.depth + 1);
+  } catch (...) {
+    segments_.pop_back();
+    throw;
+  }
+
+  ++segment.depth;
   std::memset(static_cast<void*>(segment.buckets), 0, kFullArrayBytes);
   segment.size = 0;
   constexpr std::size_t kAhead = 16;

@@ -1,0 +1,1 @@
+"""Steering a running job from outside: the barrier, the controller server and its client."""

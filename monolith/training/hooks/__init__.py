@@ -1,0 +1,1 @@
+"""Session hooks that start, pace and stop the workers of a job."""
