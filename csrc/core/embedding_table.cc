@@ -8,6 +8,7 @@
 #include <shared_mutex>
 #include <stdexcept>
 
+#include "core/fair_shared_mutex.h"
 #include "core/hash.h"
 
 namespace monolith::core {
@@ -70,7 +71,7 @@ struct alignas(kCacheLine) EmbeddingTable::Stripe {
       : number(number_in_table), index(pool) {}
 
   const std::uint8_t number;
-  mutable std::shared_mutex mutex;
+  mutable FairSharedMutex mutex;
   RowIndex index;
   std::uint32_t free_row = kNoRow;   // Head of a list through the ids of free places.
   std::uint32_t fresh_row = kNoRow;  // Next place of the block that is being filled,
@@ -110,7 +111,7 @@ EmbeddingTable::~EmbeddingTable() = default;
 std::size_t EmbeddingTable::size() const {
   std::size_t total = 0;
   for (const auto& stripe : stripes_) {
-    const std::shared_lock<std::shared_mutex> lock(stripe->mutex);
+    const std::shared_lock<FairSharedMutex> lock(stripe->mutex);
     total += stripe->index.size();
   }
   return total;
@@ -162,13 +163,13 @@ void EmbeddingTable::RaiseMaxUpdateTime(std::int64_t sec) {
 class EmbeddingTable::Locked {
  public:
   struct Shared {
-    static void Acquire(std::shared_mutex& m) { m.lock_shared(); }
-    static void Release(std::shared_mutex& m) { m.unlock_shared(); }
+    static void Acquire(FairSharedMutex& m) { m.lock_shared(); }
+    static void Release(FairSharedMutex& m) { m.unlock_shared(); }
     static constexpr bool kWrites = false;
   };
   struct Exclusive {
-    static void Acquire(std::shared_mutex& m) { m.lock(); }
-    static void Release(std::shared_mutex& m) { m.unlock(); }
+    static void Acquire(FairSharedMutex& m) { m.lock(); }
+    static void Release(FairSharedMutex& m) { m.unlock(); }
     static constexpr bool kWrites = true;
   };
 
@@ -277,8 +278,12 @@ void EmbeddingTable::WalkStripes(const std::int64_t* ids, std::size_t first_posi
       Stripe& stripe = *stripes_[StripeOf(entry.hash)];
       std::uint32_t row = guesses[i];
       // The guess is wrong when another id shares the tag, the entry stands outside its home
-      // bucket, or the id got its row only a few ids ago.
-      if (row == kNoRow || rows_.Header(row)->id != id) row = Find(stripe, entry.hash, id);
+      // bucket, or the id got or lost its row only a few ids ago. (The place of a lost row has the
+      // number of another for its id, which may look like the one we want.)
+      const RowHeader* header = row == kNoRow ? nullptr : rows_.Header(row);
+      if (header == nullptr || header->id != id || (Lock::kWrites && header->live == 0)) {
+        row = Find(stripe, entry.hash, id);
+      }
       on_row(stripe, entry.hash, first_position + entry.position, row);
     }
   }
@@ -287,7 +292,7 @@ void EmbeddingTable::WalkStripes(const std::int64_t* ids, std::size_t first_posi
 bool EmbeddingTable::Contains(std::int64_t id) const {
   const std::uint64_t hash = HashId(id);
   const Stripe& stripe = *stripes_[StripeOf(hash)];
-  const std::shared_lock<std::shared_mutex> lock(stripe.mutex);
+  const std::shared_lock<FairSharedMutex> lock(stripe.mutex);
   return Find(stripe, hash, id) != kNoRow;
 }
 
@@ -409,7 +414,7 @@ std::size_t EmbeddingTable::Evict(std::int64_t max_update_sec) {
   for (std::uint64_t place = 0; place < num_places(); place += RowStore::kBlockRows) {
     const auto first = static_cast<std::uint32_t>(place);
     Stripe& stripe = *stripes_[rows_.OwnerOfBlock(first)];
-    const std::unique_lock<std::shared_mutex> lock(stripe.mutex);
+    const std::unique_lock<FairSharedMutex> lock(stripe.mutex);
     for (std::uint32_t row = first; row < first + RowStore::kBlockRows; ++row) {
       const RowHeader* header = rows_.Header(row);
       if (header->live == 0 ||
@@ -443,7 +448,7 @@ std::uint64_t EmbeddingTable::Dump(std::uint64_t place, std::uint64_t end, std::
     const auto row = static_cast<std::uint32_t>(place);
     const std::uint32_t block = row / RowStore::kBlockRows * RowStore::kBlockRows;
     const Stripe& stripe = *stripes_[rows_.OwnerOfBlock(block)];
-    const std::shared_lock<std::shared_mutex> lock(stripe.mutex);
+    const std::shared_lock<FairSharedMutex> lock(stripe.mutex);
     const std::uint64_t block_end = std::min<std::uint64_t>(block + RowStore::kBlockRows, end);
     for (; place < block_end && left > 0; ++place) {
       const auto at = static_cast<std::uint32_t>(place);
@@ -495,7 +500,7 @@ void EmbeddingTable::Restore(const EntryDumpView* dumps, std::size_t n) {
 std::size_t EmbeddingTable::MemoryBytes() const {
   std::size_t bytes = rows_.MemoryBytes() + buckets_.MemoryBytes();
   for (const auto& stripe : stripes_) {
-    const std::shared_lock<std::shared_mutex> lock(stripe->mutex);
+    const std::shared_lock<FairSharedMutex> lock(stripe->mutex);
     bytes += sizeof(Stripe) + stripe->index.MemoryBytes();
   }
   return bytes;

@@ -17,12 +17,13 @@ constexpr std::size_t kFullArrayBytes = kMaxBuckets * sizeof(IndexBucket);
 constexpr std::uint32_t kRowsPerBucket = 10;
 constexpr std::uint32_t kMaxDepth = 24;
 
-// Ids spread evenly, so segments with one limit would all split within the same few batches. Full
-// segments therefore split at limits spread over an octave: between half and all of what fits.
-std::uint32_t LimitOf(std::uint32_t num_buckets, std::uint32_t ordinal) {
+// Ids spread evenly, so segments with one limit would all grow within the same few batches, in all
+// stripes of a table. They therefore grow at limits spread over an octave: between half and all of
+// what fits.
+std::uint32_t LimitOf(std::uint32_t num_buckets, std::uint32_t segment_number) {
   const std::uint32_t fits = num_buckets * kRowsPerBucket;
-  if (num_buckets < kMaxBuckets) return fits;
-  const double phase = std::fmod(ordinal * 0.6180339887498949, 1.0);  // Golden ratio: even spread.
+  // Golden ratio: any run of numbers is spread evenly.
+  const double phase = std::fmod(segment_number * 0.6180339887498949, 1.0);
   return static_cast<std::uint32_t>(fits * std::exp2(-phase));
 }
 
@@ -90,8 +91,8 @@ void RowIndex::Clear() {
 }
 
 RowIndex::Segment RowIndex::NewSegment(std::uint32_t num_buckets, std::uint32_t depth) {
-  return {pool_.Allocate(num_buckets), num_buckets - 1, 0, LimitOf(num_buckets, segments_made_++),
-          depth};
+  return {pool_.Allocate(num_buckets), num_buckets - 1, 0,
+          LimitOf(num_buckets, pool_.NextSegmentNumber()), depth};
 }
 
 void RowIndex::Place(Segment& segment, std::uint64_t hash, std::uint32_t row) {

@@ -1,6 +1,7 @@
 // From the hash of an id to the numbers of rows that may hold it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -56,6 +57,11 @@ class BucketPool {
   void Free(IndexBucket* buckets, std::uint32_t num_buckets);
   [[nodiscard]] std::size_t MemoryBytes() const;
 
+  // Numbers the segments of all the indexes; no two of them grow alike.
+  [[nodiscard]] std::uint32_t NextSegmentNumber() {
+    return segments_.fetch_add(1, std::memory_order_relaxed);
+  }
+
  private:
   mutable std::mutex mutex_;
   std::vector<std::byte*> regions_;
@@ -63,6 +69,7 @@ class BucketPool {
   std::byte* next_ = nullptr;
   std::byte* end_ = nullptr;
   std::size_t heap_bytes_ = 0;
+  std::atomic<std::uint32_t> segments_{0};
 };
 
 // An extendible hash index. It grows by splitting one small segment at a time, so an insert never
@@ -160,7 +167,6 @@ class RowIndex {
   [[nodiscard]] Segment NewSegment(std::uint32_t num_buckets, std::uint32_t depth);
 
   std::uint32_t depth_ = 0;
-  std::uint32_t segments_made_ = 0;
   std::size_t size_ = 0;
   std::vector<Segment*> directory_;  // 2^depth_ of them; a segment may stand at several places.
   std::vector<std::unique_ptr<Segment>> segments_;

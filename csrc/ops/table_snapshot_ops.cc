@@ -210,11 +210,12 @@ class SaveAsTensorOp final : public tf::OpKernel {
     OP_REQUIRES(ctx, set->size() == 1 && set->is_for_training(),
                 absl::InvalidArgumentError(
                     absl::StrCat(set->name(), " is not a single table for training.")));
-    for (int input = 1; input <= 4; ++input) {
-      OP_REQUIRES(ctx, ctx->input(input).NumElements() == 1,
-                  absl::InvalidArgumentError(
-                      absl::StrCat("`", def().input(input), "` must be a scalar, got shape ",
-                                   ctx->input(input).shape().DebugString())));
+    constexpr const char* kNames[] = {"shard_idx", "num_shards", "limit", "offset"};
+    for (int i = 0; i < 4; ++i) {
+      OP_REQUIRES(
+          ctx, ctx->input(i + 1).NumElements() == 1,
+          absl::InvalidArgumentError(absl::StrCat("`", kNames[i], "` must be a scalar, got shape ",
+                                                  ctx->input(i + 1).shape().DebugString())));
     }
     const std::int64_t shard = ctx->input(1).flat<std::int32_t>()(0);
     const std::int64_t num_shards = ctx->input(2).flat<std::int32_t>()(0);

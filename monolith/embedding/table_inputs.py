@@ -1,7 +1,13 @@
-"""Turns what callers hand to a table into tensors of the types that the ops take."""
+"""Turns what callers hand to a table into tensors of the types that the ops take.
+
+Example:
+    >>> to_ids([1, -2]).dtype.name
+    'int64'
+"""
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 # A tensor or what `tf.convert_to_tensor` makes one of.
@@ -9,17 +15,33 @@ TensorLike = Any
 
 
 def to_ids(ids: TensorLike) -> tf.Tensor:
-    """Returns ids as int64; another type of tensor is refused, since a cast could merge ids."""
+    """Returns ids as int64.
+
+    Unsigned NumPy arrays keep their bits. Tensors of another type and floats are refused, since
+    rounding would make several ids one.
+
+    Raises:
+        TypeError: `ids` is a NumPy array of something else than integers.
+        ValueError: `ids` is a tensor of another type than int64.
+    """
+    _check_kind("ids", ids, "iu", "integers")
     return tf.convert_to_tensor(ids, tf.int64)
 
 
 def to_floats(values: TensorLike) -> tf.Tensor:
-    """Returns rows or gradients as float32."""
+    """Returns rows or gradients as float32.
+
+    Raises:
+        TypeError: `values` is a NumPy array of something else than real numbers.
+        ValueError: `values` is a tensor of another type than float32.
+    """
+    _check_kind("values", values, "iuf", "real numbers")
     return tf.convert_to_tensor(values, tf.float32)
 
 
 def to_sizes(sizes: TensorLike) -> tf.Tensor:
     """Returns sizes or offsets as int32."""
+    _check_kind("sizes", sizes, "iu", "integers")
     return tf.convert_to_tensor(sizes, tf.int32)
 
 
@@ -31,3 +53,11 @@ def to_step(global_step: TensorLike) -> tf.Tensor:
 def to_seconds(time: TensorLike | None) -> tf.Tensor:
     """Returns seconds since 1970 as int64; None, not given, is 0."""
     return tf.constant(0, tf.int64) if time is None else tf.cast(time, tf.int64)
+
+
+def _check_kind(argument: str, value: TensorLike, kinds: str, expected: str) -> None:
+    # TensorFlow checks everything but NumPy's arrays, which it casts without a word. An empty
+    # array is of float64 unless somebody has said otherwise.
+    is_numpy = isinstance(value, np.ndarray | np.generic)
+    if is_numpy and value.size > 0 and value.dtype.kind not in kinds:
+        raise TypeError(f"`{argument}` must hold {expected}, got a NumPy array of {value.dtype}.")

@@ -4,7 +4,8 @@ Example:
     >>> from monolith.embedding import hash_tables
     >>> table = hash_tables.test_hash_table(1).assign_add([1, 2, 3], [[1.0], [2.0], [3.0]])
     >>> count = tf.Variable(0)
-    >>> iterate_table_and_apply(table, lambda rows: count.assign_add(tf.size(rows)), limit=2)
+    >>> int(iterate_table_and_apply(table, lambda rows: count.assign_add(tf.size(rows)), limit=2))
+    3
     >>> int(count)
     3
 """
@@ -36,7 +37,7 @@ def iterate_table_and_apply(
     limit: int = 1000,
     nshards: int = 4,
     name: str = "IterateTable",
-) -> Any:
+) -> tf.Tensor:
     """Calls `apply_fn` with all rows of a table, `limit` at a time.
 
     The walk is a `tf.function`: one op in a graph, and done on return when called eagerly. Rows
@@ -50,22 +51,25 @@ def iterate_table_and_apply(
         name: Name scope of the op.
 
     Returns:
-        The op, None when called eagerly.
+        The number of rows visited, an int64 scalar; in a graph, run it or depend on it.
     """
     for argument, value in (("limit", limit), ("nshards", nshards)):
         if value <= 0:
             raise errors.ConfigError(f"`{argument}` must be positive, got {value}.")
 
     @tf.function
-    def iterate() -> None:
+    def iterate() -> tf.Tensor:
+        total = tf.constant(0, tf.int64)
         for shard in tf.range(nshards):
             offset = tf.constant(0, tf.int64)
-            rows_found = tf.constant(limit)
+            rows_found = tf.constant(limit, tf.int64)
             # A portion that is not full is the last one of its shard.
             while rows_found == limit:
                 offset, rows = table.save_as_tensor(shard, nshards, limit, offset)
                 apply_fn(rows)
-                rows_found = tf.size(rows)
+                rows_found = tf.size(rows, tf.int64)
+                total += rows_found
+        return total
 
     with tf.name_scope(name):
         return iterate()

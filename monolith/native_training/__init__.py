@@ -25,6 +25,7 @@ _PREFIX = "monolith.native_training"
 
 # Old path below `monolith.native_training`, new home below `monolith`.
 _BELOW_NATIVE_TRAINING = {
+    "barrier_ops": "training.controller.barrier",
     "basic_restore_hook": "core.restore_hook",
     "clip_ops": "optimizer.clip",
     "cluster_manager": "cluster.manager",
@@ -36,6 +37,9 @@ _BELOW_NATIVE_TRAINING = {
     "graph_meta": "core.graph_meta",
     "graph_utils": "core.graph_meta",
     "hash_filter_ops": "embedding.filters",
+    "hooks.server.client_lib": "training.controller.client",
+    "hooks.server.constants": "training.controller.files",
+    "hooks.server.server_lib": "training.controller.server",
     "hooks.session_hooks": "training.hooks.current_session",
     "hash_table_ops": "embedding.hash_tables",
     "hash_table_utils": "embedding.table_iteration",
@@ -62,6 +66,7 @@ _BELOW_NATIVE_TRAINING = {
     "static_reshape_op": "tensor.static_reshape",
     "summary.summary_ops": "summary.ops",
     "summary.utils": "summary.metadata",
+    "sync_hooks": "training.hooks.sync",
     "tensor_utils": "tensor.packing",
     "test_utils": "testing",
     "touched_key_set_ops": "embedding.touched_keys",

@@ -17,7 +17,6 @@ Example:
     4
 """
 
-import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +26,10 @@ import tensorflow as tf
 
 from monolith.core import graph
 from monolith.tensor import nested
+from monolith.tensor.input_gate import InputGate
 from monolith.tensor.queues import (
     _FIFOQueue,  # noqa: F401
-    _GPUCompatiblePaddingFIFOQueue,
+    _GPUCompatiblePaddingFIFOQueue,  # noqa: F401
     _MultiFIFOQueue,
 )
 
@@ -176,42 +176,13 @@ def enqueue_dicts_with_queue_return(
     return nested_tensors.get_nested_result(dequeued), queue
 
 
-@dataclasses.dataclass(frozen=True)
-class _Gate:
-    """Keeps ops that take an element off a queue from doing so.
-
-    Attributes:
-        open_with_input: Lets them through once, when the input of the step is there.
-        open_now: Lets them through once.
-    """
-
-    open_with_input: tf.Operation
-    open_now: tf.Operation
-
-    @classmethod
-    def make(cls, enqueue_op: tf.Operation, dequeue_ops: set[tf.Operation]) -> "_Gate":
-        """Puts a gate before `dequeue_ops`, for steps that run `enqueue_op`."""
-        inputs = _find_inputs(enqueue_op)
-        with tf.control_dependencies(None), tf.device("/device:CPU:0"):
-            # Tickets, because ops without an effect are optimized away. As many as come: a step
-            # that fails may leave one behind.
-            tickets = _GPUCompatiblePaddingFIFOQueue(-1, [tf.bool], [()], name="async_gate")
-            open_now = tickets.enqueue(True)
-            with tf.control_dependencies(inputs):
-                open_with_input = tickets.enqueue(True)
-            passed = tickets.dequeue()
-        for op in dequeue_ops:
-            op._add_control_input(passed.op)
-        return cls(open_with_input, open_now)
-
-
 class AsyncPushHook(tf.compat.v1.train.SessionRunHook):
     """Runs `ops`, which take an element off `queue`, along with each step once there is one.
 
     What a step enqueues is worked off during the next one, and the rest when the session ends.
     """
 
-    def __init__(self, queue: _MultiFIFOQueue, ops: Any, gate: "_Gate | None" = None) -> None:
+    def __init__(self, queue: _MultiFIFOQueue, ops: Any, gate: InputGate | None = None) -> None:
         """Makes a hook for ops that are in the graph already.
 
         Args:
@@ -225,9 +196,8 @@ class AsyncPushHook(tf.compat.v1.train.SessionRunHook):
         self._run_ops = ops
         self._gate = gate
         self._queue_init = False
-        self._in_step = False
+        self._may_be_lost = False
         self._queue_size: tf.Tensor | None = None
-        self._enqueues: dict[tuple[str, ...], bool] = {}
 
     def begin(self) -> None:
         self._queue_size = self._queue.size()
@@ -236,15 +206,23 @@ class AsyncPushHook(tf.compat.v1.train.SessionRunHook):
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
     ) -> None:
         # A session that replaces a broken one starts with an empty queue.
-        self._queue_init = self._in_step = False
+        self._queue_init = self._may_be_lost = False
 
     def before_run(
         self, run_context: tf.compat.v1.train.SessionRunContext
     ) -> tf.compat.v1.train.SessionRunArgs | None:
-        self._in_step = self._queue_init and self._is_training_step(run_context)
-        if not self._in_step:
+        if not self._queue_init:
             return None
-        fetches = (self._run_ops, self._gate.open_with_input) if self._gate else self._run_ops
+        if self._gate is None:
+            self._may_be_lost = True
+            return tf.compat.v1.train.SessionRunArgs(self._run_ops)
+        if self._gate.is_fed_by(run_context.original_args.fetches):
+            fetches = (self._run_ops, self._gate.open_with_input)
+        else:
+            # A step that enqueues nothing, so the queue may be empty after it; or another hook
+            # runs the enqueue, which must not wait for room in vain.
+            fetches = (self._run_ops, self._gate.open_now)
+            self._may_be_lost, self._queue_init = True, False
         return tf.compat.v1.train.SessionRunArgs(fetches)
 
     def after_run(
@@ -252,38 +230,23 @@ class AsyncPushHook(tf.compat.v1.train.SessionRunHook):
         run_context: tf.compat.v1.train.SessionRunContext,
         run_values: tf.compat.v1.train.SessionRunValues,
     ) -> None:
-        self._in_step = False
+        self._may_be_lost = False
         if not self._queue_init:
             self._queue_init = run_context.session.run(self._queue_size) > 0
 
     def end(self, session: tf.compat.v1.Session) -> None:
-        may_be_lost = self._in_step and self._gate is None
         fetches = (self._run_ops, self._gate.open_now) if self._gate else self._run_ops
         try:
             while session.run(self._queue_size) > 0:
                 session.run(fetches)
         except tf.errors.OutOfRangeError:
-            may_be_lost = True
-        if may_be_lost:
+            self._may_be_lost = True
+        if self._may_be_lost:
             logger.warning(
                 "The last element of queue %s may be lost: its async ops ran in the step in which "
                 "the input ended, or need that input themselves; hand it to them as an argument",
                 self._queue.queues[0].name,
             )
-
-    def _is_training_step(self, run_context: tf.compat.v1.train.SessionRunContext) -> bool:
-        """Whether the step enqueues, and so has an input that opens the gate."""
-        if self._gate is None:
-            return True
-        elements = [
-            self._gate.open_now.graph.as_graph_element(fetch)
-            for fetch in tf.nest.flatten(run_context.original_args.fetches, expand_composites=True)
-        ]
-        ops = [getattr(element, "op", element) for element in elements]
-        key = tuple(op.name for op in ops)
-        if key not in self._enqueues:
-            self._enqueues[key] = self._queue.enqueue_op in _find_ancestors(ops)
-        return self._enqueues[key]
 
 
 class AsyncFunctionMgr:
@@ -361,44 +324,6 @@ class AsyncFunctionMgr:
             raise ValueError(f"The async function of queue '{queue_name}' must return its ops.")
         graph.check_ops_dependence(queue.enqueue_op.name, dummy_op.name)
         dequeued = nested.NestedTensors((args, kwargs)).get_tensors()
-        gate = _Gate.make(queue.enqueue_op, {tensor.op for tensor in dequeued})
+        gate = InputGate(queue.enqueue_op, {tensor.op for tensor in dequeued})
         self._hooks.append(AsyncPushHook(queue, run_ops, gate))
         return queue.enqueue_op
-
-
-def _find_inputs(op: tf.Operation) -> list[tf.Operation]:
-    """Returns the ops that bring something new into the step of `op`: a batch, a random number."""
-    ancestors = _find_ancestors([op])
-    inputs: list[tf.Operation] = []
-    behind_inputs: set[tf.Operation] = set()
-    for candidate in op.graph.get_operations():  # In the order in which they were made.
-        if candidate not in ancestors:
-            continue
-        if any(before in behind_inputs for before in _get_predecessors(candidate)):
-            behind_inputs.add(candidate)
-        elif _brings_something_new(candidate):
-            inputs.append(candidate)
-            behind_inputs.add(candidate)
-    return inputs
-
-
-def _brings_something_new(op: tf.Operation) -> bool:
-    if not op.op_def.is_stateful or op.type in ("ReadVariableOp", "QueueEnqueueV2"):
-        return False
-    is_handle = bool(op.outputs) and all(output.dtype == tf.resource for output in op.outputs)
-    return not is_handle
-
-
-def _find_ancestors(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
-    pending = list(ops)
-    ancestors: set[tf.Operation] = set()
-    while pending:
-        op = pending.pop()
-        if op not in ancestors:
-            ancestors.add(op)
-            pending += _get_predecessors(op)
-    return ancestors
-
-
-def _get_predecessors(op: tf.Operation) -> list[tf.Operation]:
-    return [tensor.op for tensor in op.inputs] + list(op.control_inputs)

@@ -139,9 +139,39 @@ class TestAsyncFunctionMgr:
         with v1.train.SingularMonitoredSession(hooks=manager.hooks) as session:
             session.run(enqueue)
             for _ in range(3):
-                assert session.run({"list": [unrelated.name, total]})["list"] == [7, 0]
+                assert session.run(unrelated) == 7
+                assert session.raw_session().run(total) == 1
             session.run(enqueue)
             assert session.raw_session().run(total) == 1
+            session.run(enqueue)
+            assert session.raw_session().run(total) == 2
+
+    def test_enqueue_may_be_run_by_another_hook(self):
+        total, unrelated = tf.Variable(0), tf.constant(7)
+        manager = prefetch_queue.AsyncFunctionMgr()
+        enqueue = manager.add_async_function(total.assign_add, (tf.constant(1),))
+
+        class Enqueue(v1.train.SessionRunHook):
+            def before_run(self, run_context):
+                return v1.train.SessionRunArgs(enqueue)
+
+        at_end = ReadAtEnd(total)
+        train(unrelated, [Enqueue(), *manager.hooks, at_end], steps=5)
+        assert at_end.value == 5
+
+    def test_every_kind_of_fetch_is_understood(self):
+        steps, total = tf.Variable(0), tf.Variable(0)
+        manager = prefetch_queue.AsyncFunctionMgr()
+        enqueue = manager.add_async_function(total.assign_add, (tf.constant(1),))
+        with tf.control_dependencies([enqueue]):
+            tensor = tf.constant(1)
+            unread = steps.assign_add(1)
+            ragged = tf.RaggedTensor.from_row_lengths(tf.constant([1]), [1])
+        fetches = [enqueue, enqueue.name, tensor, tensor.name, {"a": [unread]}, ragged, unread]
+        with v1.train.SingularMonitoredSession(hooks=manager.hooks) as session:
+            for expected, fetch in enumerate(fetches):
+                session.run(fetch)
+                assert session.raw_session().run(total) == expected
 
     def test_function_does_not_run_what_the_step_waits_for(self):
         steps, total = tf.Variable(0), tf.Variable(0)
@@ -188,21 +218,6 @@ class TestAsyncFunctionMgr:
         enqueue = manager.add_async_function(lambda x: total.assign_add(x + 10 * batch), (batch,))
         train(enqueue, manager.hooks)
         assert "last element of queue async_queue may be lost" in caplog.text
-
-    def test_gate_waits_for_the_inputs_and_not_for_the_model(self):
-        """What is computed from a batch, and what a variable holds, is nothing to wait for."""
-        batch, prefetched = range_input(3), range_input(3)
-        prefetched, _ = prefetch_queue.enqueue_dicts_with_queue_return(prefetched)
-        weight = tf.Variable(2, dtype=tf.int64)
-        looked_up = tf.numpy_function(lambda x: x, [batch * weight], tf.int64)
-        looked_up.set_shape([])
-        noise = tf.random.uniform([], maxval=5, dtype=tf.int64)
-        inputs = prefetch_queue._find_inputs((looked_up + prefetched + noise).op)
-        assert sorted(op.type for op in inputs) == [
-            "IteratorGetNext",
-            "QueueDequeueV2",
-            "RandomUniformInt",
-        ]
 
 
 @pytest.mark.usefixtures("graph_mode")

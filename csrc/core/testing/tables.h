@@ -34,9 +34,9 @@ inline InitializerConfig InitialConstant(float value) {
   return Initial(config);
 }
 
-inline SegmentConfig TrainingSegment(const OptimizerConfig& optimizer, std::size_t dim,
-                                     const InitializerConfig& initializer = Initial(
-                                         ZerosConfig())) {
+inline SegmentConfig TrainingSegment(
+    const OptimizerConfig& optimizer, std::size_t dim,
+    const InitializerConfig& initializer = Initial(ZerosConfig())) {
   SegmentConfig segment;
   segment.init_config = initializer;
   segment.opt_config = optimizer;

@@ -15,6 +15,7 @@ Example:
     ([0], True)
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -149,12 +150,10 @@ class BarrierOp:
             logger.info("worker %d waits at the barrier, action %r", index, action)
             self._call_back(action, session)
             self._poll_until_removed(session, index)
-        except tf.errors.OpError:
-            # The session is lost, and whoever creates the next one finds a new vector.
-            raise
         except BaseException:
-            # A worker that has failed does not wait; nobody must count on it.
-            self._flags.set(session, index, False)
+            # A worker that has failed does not wait. If the session itself is lost, so is the flag.
+            with contextlib.suppress(tf.errors.OpError, RuntimeError):
+                self._flags.set(session, index, False)
             raise
         self._flags.set(session, index, False)
         logger.info("worker %d leaves the barrier", index)

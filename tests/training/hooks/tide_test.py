@@ -158,17 +158,24 @@ class TestGlobalStepWaiterHook:
         self.wait(steps, fake_time, max_non_tide_wait_minute=1)
         assert len(fake_time.sleeps) == 1210
 
-    @pytest.mark.parametrize(("drawn", "sleeps"), [(0, 1202), (600, 2402)])
-    def test_ten_minutes_and_what_is_drawn_are_the_defaults(self, monkeypatch, drawn, sleeps):
+    @pytest.mark.parametrize(("drawn", "sleeps"), [(0, 122), (60, 242)])
+    def test_what_is_drawn_is_added_to_the_longest_wait(self, monkeypatch, drawn, sleeps):
         bounds = []
         monkeypatch.setattr(
             tide.random, "uniform", lambda low, high: bounds.append((low, high)) or drawn
         )
         steps = StepSetter()
         fake_time = FakeTime(lambda count: steps.set(2))
-        self.wait(steps, fake_time, extra_wait_sec=None)
+        self.wait(steps, fake_time, max_non_tide_wait_minute=1, extra_wait_sec=None)
         assert bounds == [(0, 600)]
         assert len(fake_time.sleeps) == sleeps
+
+    def test_ten_minutes_are_the_default(self):
+        steps = StepSetter()
+        fake_time = FakeTime(lambda count: steps.set(2))
+        self.wait(steps, fake_time)
+        # 600 seconds after the first sleep, and one sleep to be past them.
+        assert len(fake_time.sleeps) == 1 + 1200 + 1
 
     def test_stops_when_the_tide_goes_out_while_waiting(self):
         steps = StepSetter()

@@ -1,0 +1,670 @@
+"""Tables on disk: names and contents of files, expiry, and what damage does."""
+
+import pathlib
+import struct
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.lib.io import _pywrap_record_io
+
+from monolith.embedding import entry, hash_tables, multi_hash_tables
+from monolith.native import ops
+from monolith.proto import embedding_hash_table_pb2
+from monolith.testing import generate_test_hash_table_config
+
+DAY = 86400
+INT64 = np.iinfo(np.int64)
+
+
+def make_config(
+    dim: int = 1, optimizer: entry.Optimizer | None = None, expire_time: int | None = None
+) -> entry.HashTableConfigInstance:
+    config = embedding_hash_table_pb2.EmbeddingHashTableConfig()
+    entry.CuckooHashTableConfig().mutate_table(config)
+    config.entry_config.segments.append(
+        entry.CombineAsSegment(
+            dim,
+            entry.ZerosInitializer(),
+            optimizer or entry.SgdOptimizer(),
+            entry.Fp32Compressor(),
+        )
+    )
+    if expire_time is not None:
+        config.slot_expire_time_config.default_expire_time = expire_time
+    return entry.HashTableConfigInstance(config, [1.0])
+
+
+@pytest.fixture
+def make_table(request):
+    """Makes tables eagerly; their names are unique in the process, and they go after the test."""
+    tables = []
+
+    def make(config=None, saver_parallel: int = -1, **kwargs) -> hash_tables.HashTable:
+        name = f"{request.node.name}_{len(tables)}"
+        table = hash_tables.hash_table_from_config(
+            config or make_config(**kwargs), name_suffix=name, saver_parallel=saver_parallel
+        )
+        tables.append(table)
+        return table
+
+    yield make
+    for table in tables:
+        tf.raw_ops.DestroyResourceOp(resource=table.table)
+
+
+def read_entries(path) -> list[embedding_hash_table_pb2.EntryDump]:
+    records = tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
+    return [embedding_hash_table_pb2.EntryDump.FromString(record) for record in records]
+
+
+def names_in(directory: pathlib.Path, *, meta: bool = False) -> list[str]:
+    """Names of data files, or of the meta files that stand beside them."""
+    return sorted(p.name for p in directory.iterdir() if (".meta-" in p.name) == meta)
+
+
+def lookup(table, ids):
+    return table.lookup(ids).numpy().tolist()
+
+
+class TestFiles:
+    def test_one_file_of_dumps(self, make_table, tmp_path):
+        table = make_table(dim=2, optimizer=entry.AdagradOptimizer(initial_accumulator_value=1.0))
+        table = table.assign([5, -1], [[1.0, 2.0], [3.0, 4.0]], req_time=100)
+        table = table.apply_gradients([-1], [[1.0, 2.0]], 0, req_time=101)
+        table.save(str(tmp_path / "users"))
+        assert names_in(tmp_path) == ["users-00000-of-00001"]
+        by_id = {dump.id: dump for dump in read_entries(tmp_path / "users-00000-of-00001")}
+        assert sorted(by_id) == [-1, 5]
+        assert list(by_id[5].num) == [1.0, 2.0]
+        assert list(by_id[5].opt.dump[0].adagrad.norm) == [1.0, 1.0]
+        assert by_id[5].last_update_ts_sec == 100
+        # norm = 1 + g^2; w -= g / sqrt(norm)
+        assert list(by_id[-1].opt.dump[0].adagrad.norm) == [2.0, 5.0]
+        assert by_id[-1].num == pytest.approx([3 - 1 / np.sqrt(2), 4 - 2 / np.sqrt(5)])
+        assert by_id[-1].last_update_ts_sec == 101
+
+    @pytest.mark.parametrize(
+        ("table_id", "value", "optimizer", "time", "expected"),
+        [
+            (1, [1.0], None, 100, "09 0100000000000000 15 0000803f 1a04 0a02 1200 2064"),
+            (
+                -1,
+                [0.5, -0.5],
+                entry.AdagradOptimizer(initial_accumulator_value=1.5),
+                1234,
+                "09ffffffffffffffff 150000003f 15000000bf 1a0e 0a0c 0a0a 0d0000c03f 0d0000c03f "
+                "20d209",
+            ),
+        ],
+        ids=["sgd", "adagrad"],
+    )
+    def test_bytes_of_a_record(
+        self, make_table, tmp_path, table_id, value, optimizer, time, expected
+    ):
+        table = make_table(dim=len(value), optimizer=optimizer)
+        table.assign([table_id], [value], req_time=time).save(str(tmp_path / "t"))
+        data = (tmp_path / "t-00000-of-00001").read_bytes()
+        (length,) = struct.unpack("<Q", data[:8])
+        assert data[12 : 12 + length] == bytes.fromhex(expected)
+        assert len(data) == 8 + 4 + length + 4
+
+    def test_number_of_files(self, make_table, tmp_path):
+        table = make_table(saver_parallel=3)
+        ids = list(range(-50, 50))
+        table.assign(ids, [[float(i)] for i in ids]).save(str(tmp_path / "t"))
+        files = [f"t-0000{i}-of-00003" for i in range(3)]
+        assert names_in(tmp_path) == files
+        saved = [dump.id for file in files for dump in read_entries(tmp_path / file)]
+        assert sorted(saved) == ids
+
+    def test_directories_are_made(self, make_table, tmp_path):
+        make_table().assign([1], [[1.0]]).save(str(tmp_path / "a" / "b" / "t"))
+        assert names_in(tmp_path / "a" / "b") == ["t-00000-of-00001"]
+
+    def test_empty_table(self, make_table, tmp_path):
+        make_table(saver_parallel=2).save(str(tmp_path / "t"))
+        assert names_in(tmp_path) == ["t-00000-of-00002", "t-00001-of-00002"]
+        table = make_table().assign([1], [[1.0]]).restore(str(tmp_path / "t"))
+        assert table.size().numpy() == 0
+
+    def test_saving_again_with_fewer_files_leaves_no_others(self, make_table, tmp_path):
+        many = make_table(saver_parallel=4).assign([1, 2, 3], [[1.0], [2.0], [3.0]])
+        many.save(str(tmp_path / "t"))
+        few = make_table(saver_parallel=2).restore(str(tmp_path / "t"))
+        few.assign([4], [[4.0]]).save(str(tmp_path / "t"))
+        assert names_in(tmp_path) == ["t-00000-of-00002", "t-00001-of-00002"]
+        assert len(names_in(tmp_path, meta=True)) == 2
+        table = make_table().restore(str(tmp_path / "t"))
+        assert lookup(table, [1, 2, 3, 4]) == [[1], [2], [3], [4]]
+
+    def test_no_temporary_files_stay(self, make_table, tmp_path):
+        make_table(saver_parallel=2).assign([1], [[1.0]]).save(str(tmp_path / "t"))
+        assert not list(tmp_path.glob("*tmp*"))
+
+    def test_random_sleep(self, make_table, tmp_path):
+        table = make_table().assign([1], [[1.0]])
+        table.save(str(tmp_path / "t"), random_sleep_ms=5)
+        assert lookup(make_table().restore(str(tmp_path / "t")), [1]) == [[1]]
+
+
+class TestRoundTrip:
+    def test_save_restore(self, make_table, tmp_path):
+        make_table().assign_add([-1, 1], [[1.0], [2.0]]).save(str(tmp_path / "t"))
+        table = make_table().restore(str(tmp_path / "t"))
+        assert lookup(table, [-1, 1]) == [[1], [2]]
+
+    def test_extreme_ids(self, make_table, tmp_path):
+        ids = [0, -1, INT64.min, INT64.max]
+        make_table().assign(ids, [[1.0], [2.0], [3.0], [4.0]]).save(str(tmp_path / "t"))
+        table = make_table().restore(str(tmp_path / "t"))
+        assert lookup(table, ids) == [[1], [2], [3], [4]]
+        assert table.size().numpy() == 4
+
+    def test_restore_replaces_all_rows(self, make_table, tmp_path):
+        table = make_table().assign([1], [[1.0]]).save(str(tmp_path / "t"))
+        table = table.assign([1, 2], [[5.0], [6.0]]).restore(str(tmp_path / "t"))
+        assert lookup(table, [1, 2]) == [[1], [0]]
+        assert table.size().numpy() == 1
+
+    @pytest.mark.parametrize(("written", "read"), [(1, 4), (4, 1), (3, 5)])
+    def test_another_number_of_shards(self, make_table, tmp_path, written, read):
+        ids = list(range(1000))
+        table = make_table(saver_parallel=written)
+        table.assign(ids, [[float(i)] for i in ids]).save(str(tmp_path / "a"))
+        table = make_table(saver_parallel=read).restore(str(tmp_path / "a"))
+        table.save(str(tmp_path / "b"))
+        assert len(list(tmp_path.glob("b-*"))) == read
+        again = make_table().restore(str(tmp_path / "b"))
+        assert lookup(again, ids) == [[i] for i in ids]
+
+    @pytest.mark.parametrize(
+        "optimizer",
+        [
+            entry.AdagradOptimizer(),
+            entry.AdadeltaOptimizer(),
+            entry.AdamOptimizer(),
+            entry.AmsgradOptimizer(),
+            entry.MomentumOptimizer(),
+            entry.MovingAverageOptimizer(),
+            entry.RmspropOptimizer(),
+            entry.RmspropV2Optimizer(),
+            entry.FtrlOptimizer(),
+            entry.FTRLWithGroupSparsityOptimizer(),
+            entry.AdaGradWithGroupLassoOptimizer(),
+            entry.DynamicWdAdagradOptimizer(weight_decay_factor=0.1),
+        ],
+        ids=lambda optimizer: type(optimizer).__name__,
+    )
+    def test_restored_table_takes_the_same_next_step(self, make_table, tmp_path, optimizer):
+        grads = [[1.0, -2.0], [0.5, 3.0]]
+        table = make_table(dim=2, optimizer=optimizer)
+        for step in range(3):
+            table = table.apply_gradients([7, -8], grads, step, req_time=step)
+        table.save(str(tmp_path / "t"))
+        restored = make_table(dim=2, optimizer=optimizer).restore(str(tmp_path / "t"))
+        entries = [t.lookup_entry([7, -8]).numpy().tolist() for t in (table, restored)]
+        assert entries[0] == entries[1]
+        after = [lookup(t.apply_gradients([7, -8], grads, 3), [7, -8]) for t in (table, restored)]
+        assert after[0] == after[1]
+        assert after[0] != [[0, 0], [0, 0]]
+
+    def test_batch_softmax_keeps_its_step(self, make_table, tmp_path):
+        optimizer = entry.BatchSoftmaxOptimizer()
+        table = make_table(optimizer=optimizer).apply_gradients([1], [[0.0]], 5)
+        table.save(str(tmp_path / "t"))
+        restored = make_table(optimizer=optimizer).restore(str(tmp_path / "t"))
+        # Learning rate 1: the value is the number of steps since the last update.
+        assert lookup(restored.apply_gradients([1], [[0.0]], 12), [1]) == [[7]]
+
+    def test_packed_floats_are_read_too(self, make_table, tmp_path):
+        # id 3, then both floats in one length-delimited field.
+        record = b"\x09" + struct.pack("<q", 3) + b"\x12\x08" + struct.pack("<2f", 1.5, 2.5)
+        record += bytes.fromhex("1a040a021200")
+        with tf.io.TFRecordWriter(str(tmp_path / "t-00000-of-00001")) as writer:
+            writer.write(record)
+        assert lookup(make_table(dim=2).restore(str(tmp_path / "t")), [3]) == [[1.5, 2.5]]
+
+    def test_name_that_starts_another_name(self, make_table, tmp_path):
+        make_table().assign([1], [[1.0]]).save(str(tmp_path / "table1"))
+        make_table(saver_parallel=2).assign([1], [[2.0]]).save(str(tmp_path / "table10"))
+        assert lookup(make_table().restore(str(tmp_path / "table1")), [1]) == [[1]]
+
+    def test_special_characters_in_the_path(self, make_table, tmp_path):
+        base = str(tmp_path / "a[0-9]*?" / "t{x}")
+        make_table().assign([1], [[1.0]]).save(base)
+        assert lookup(make_table().restore(base), [1]) == [[1]]
+
+    def test_memory_file_system(self, make_table):
+        make_table().assign([1], [[1.0]]).save("ram://snapshot_test/t")
+        assert tf.io.gfile.exists("ram://snapshot_test/t-00000-of-00001")
+        assert lookup(make_table().restore("ram://snapshot_test/t"), [1]) == [[1]]
+
+    def test_restoring_goes_past_the_filter(self, make_table, tmp_path):
+        make_table().assign([1], [[1.0]]).save(str(tmp_path / "t"))
+        filtered = hash_tables.test_hash_table(1, enable_hash_filter=True, occurrence_threshold=9)
+        assert lookup(filtered.restore(str(tmp_path / "t")), [1]) == [[1]]
+
+
+class TestExpiry:
+    NEWEST = 10**7
+
+    def save_and_restore(self, make_table, table, tmp_path):
+        table.save(str(tmp_path / "t"))
+        return make_table().restore(str(tmp_path / "t"))
+
+    @pytest.mark.parametrize("method", ["assign_add", "apply_gradients"])
+    def test_rows_of_yesterday(self, make_table, tmp_path, method):
+        times = [self.NEWEST - DAY - 1, self.NEWEST - DAY + 1, self.NEWEST]
+        table = make_table(expire_time=1)
+        for i, time in enumerate(times):
+            value = [[float(i + 1)]]
+            arguments = (value, 0) if method == "apply_gradients" else (value,)
+            table = getattr(table, method)([i], *arguments, req_time=time)
+        sign = -1 if method == "apply_gradients" else 1
+        restored = self.save_and_restore(make_table, table, tmp_path)
+        assert lookup(restored, [0, 1, 2]) == [[0], [2 * sign], [3 * sign]]
+        # Saving leaves out, it does not remove.
+        assert lookup(table, [0, 1, 2]) == [[1 * sign], [2 * sign], [3 * sign]]
+
+    def test_exactly_one_day_is_expired(self, make_table, tmp_path):
+        table = make_table(expire_time=1).assign([0], [[1.0]], req_time=self.NEWEST - DAY)
+        table = table.assign([1], [[2.0]], req_time=self.NEWEST)
+        assert lookup(self.save_and_restore(make_table, table, tmp_path), [0, 1]) == [[0], [2]]
+
+    @pytest.mark.parametrize("req_time", [None, 0, 100])
+    def test_absent_zero_or_equal_times_drop_nothing(self, make_table, tmp_path, req_time):
+        table = make_table(expire_time=1).assign([0, 1], [[1.0], [2.0]], req_time=req_time)
+        assert lookup(self.save_and_restore(make_table, table, tmp_path), [0, 1]) == [[1], [2]]
+
+    @pytest.mark.parametrize(
+        ("days", "expected"), [(0, [[0], [0]]), (3600, [[1], [2]])], ids=["0", "3600"]
+    )
+    def test_time_to_live(self, make_table, tmp_path, days, expected):
+        table = make_table(expire_time=days).assign([0, 1], [[1.0], [2.0]], req_time=100)
+        assert lookup(self.save_and_restore(make_table, table, tmp_path), [0, 1]) == expected
+
+    def test_per_slot(self, make_table, tmp_path):
+        config = make_config(expire_time=3600)
+        times = config.table_config.slot_expire_time_config.slot_expire_times
+        times.add(slot=1, expire_time=0)
+        times.add(slot=2, expire_time=1)
+        table = make_table(config)
+        ids = [1 << 48, 2 << 48, 3 << 48]
+        for _ in range(2):  # Twice in a row: the snapshot keeps the times.
+            table = table.assign(ids, [[1.0], [2.0], [3.0]], req_time=100)
+            table = table.save(str(tmp_path / "t")).restore(str(tmp_path / "t"))
+            assert lookup(table, ids) == [[0], [2], [3]]
+
+    def test_restored_rows_expire_later(self, make_table, tmp_path):
+        table = make_table(expire_time=1).assign([0], [[1.0]], req_time=self.NEWEST)
+        table.save(str(tmp_path / "t"))
+        table = make_table(expire_time=1).restore(str(tmp_path / "t"))
+        table = table.assign([1], [[2.0]], req_time=self.NEWEST + DAY)
+        assert lookup(self.save_and_restore(make_table, table, tmp_path), [0, 1]) == [[0], [2]]
+
+    def test_bad_config(self, make_table, tmp_path):
+        table = make_table()
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match="Unable to parse config. Make sure it is serialized version of SlotExpireTime",
+        ):
+            ops.monolith_hash_table_save(
+                table.table, str(tmp_path / "t"), slot_expire_time_config=b"\xff"
+            )
+
+
+# Where one record lies in a TFRecord file: length, its checksum, the data, its checksum.
+LENGTH, LENGTH_CRC, DATA, DATA_CRC = 0, 8, 12, -4
+
+
+class TestDamage:
+    """Whatever is wrong with a snapshot: an error that says what, and the table as it was."""
+
+    @pytest.fixture(params=["single", "multi"])
+    def kind(self, request):
+        return request.param
+
+    @pytest.fixture
+    def table(self, kind, request):
+        """A table with rows 1: [1] and 2: [2]."""
+        name = request.node.name
+        if kind == "single":
+            table = hash_tables.hash_table_from_config(
+                make_config(), name_suffix=name, saver_parallel=2
+            ).assign([1, 2], [[1.0], [2.0]])
+            handle = table.table
+        else:
+            table = multi_hash_tables.MultiHashTable.from_configs(
+                {"slot": make_config()}, name_suffix=name, saver_parallel=2
+            ).assign({"slot": ([1, 2], [[1.0], [2.0]])})
+            handle = table.handle
+        yield table
+        tf.raw_ops.DestroyResourceOp(resource=handle)
+
+    @pytest.fixture
+    def base(self, table, kind, tmp_path):
+        """A snapshot of ids 0 to 99 in two files; the table itself has other rows."""
+        base = tmp_path / "snapshot"
+        ids = list(range(100))
+        values = [[float(i)] for i in ids]
+        if kind == "single":
+            full = hash_tables.hash_table_from_config(
+                make_config(), name_suffix=f"{id(table)}_full", saver_parallel=2
+            )
+            full.assign(ids, values).save(str(base))
+            tf.raw_ops.DestroyResourceOp(resource=full.table)
+        else:
+            full = multi_hash_tables.MultiHashTable.from_configs(
+                {"slot": make_config()}, name_suffix=f"{id(table)}_full", saver_parallel=2
+            )
+            full.assign({"slot": (ids, values)}).save(str(base))
+            tf.raw_ops.DestroyResourceOp(resource=full.handle)
+        return base
+
+    @pytest.fixture
+    def check(self, table, kind, base):
+        """Restores, expects an error that names table and file, and looks at the rows."""
+
+        def check_restore(error, file=None, message=None):
+            with pytest.raises(error, match=message) as info:
+                table.restore(str(base))
+            text = info.value.message
+            assert (table.name if kind == "single" else table.shared_name) in text
+            assert str(file or base) in text
+            ids = [1, 2, 0, 99]
+            rows = (
+                table.lookup(ids) if kind == "single" else table.lookup({"slot": ids})["slot"]
+            )
+            assert rows.numpy().tolist() == [[1], [2], [0], [0]]
+
+        return check_restore
+
+    def test_undamaged(self, table, kind, base):
+        restored = table.restore(str(base))
+        ids = list(range(100))
+        rows = restored.lookup(ids) if kind == "single" else restored.lookup({"slot": ids})["slot"]
+        assert rows.numpy().tolist() == [[i] for i in ids]
+
+    @pytest.mark.parametrize("which", ["data", "meta"])
+    @pytest.mark.parametrize(
+        "position",
+        [
+            pytest.param(LENGTH, id="length"),
+            pytest.param(LENGTH + 7, id="high_byte_of_length"),
+            pytest.param(LENGTH_CRC, id="length_crc"),
+            pytest.param(DATA, id="data"),
+            pytest.param(DATA_CRC, id="data_crc"),
+        ],
+    )
+    def test_one_flipped_bit(self, base, kind, check, which, position):
+        file = self.shard(base, 1, meta=which == "meta")
+        data = bytearray(file.read_bytes())
+        data[position] ^= 0x10
+        file.write_bytes(data)
+        check(tf.errors.DataLossError, file)
+
+    @pytest.mark.parametrize(
+        "length",
+        [
+            pytest.param(0, id="to_nothing"),
+            pytest.param(4, id="in_the_length"),
+            pytest.param(10, id="in_the_length_crc"),
+            pytest.param(20, id="in_the_data"),
+            pytest.param(-2, id="in_the_last_crc"),
+        ],
+    )
+    def test_truncated(self, base, check, length):
+        file = self.shard(base, 0)
+        file.write_bytes(file.read_bytes()[:length])
+        check(tf.errors.DataLossError, file)
+
+    def test_truncated_between_two_records(self, base, kind, check):
+        file = self.shard(base, 0)
+        rewrite_records(file, kind, lambda records: records[:-1])
+        check(tf.errors.DataLossError, file, "Couldn't read all of checkpoint shard 0")
+
+    def test_one_record_too_many(self, base, kind, check):
+        file = self.shard(base, 0)
+        rewrite_records(file, kind, lambda records: records + records[:1])
+        check(tf.errors.DataLossError, file, "Couldn't read all of checkpoint shard 0")
+
+    def test_record_that_is_no_entry(self, base, kind, check):
+        file = self.shard(base, 0)
+        rewrite_records(file, kind, lambda records: [b"\xff\xff", *records[1:]])
+        check(tf.errors.DataLossError, file, "Parse entry failed|Unable to parse data")
+
+    def test_record_without_id(self, base, kind, check):
+        file = self.shard(base, 0)
+        record = embedding_hash_table_pb2.EntryDump(num=[1.0])
+        record.opt.dump.add().sgd.SetInParent()
+        rewrite_records(file, kind, lambda rest: [record.SerializeToString(), *rest[1:]])
+        check(tf.errors.InvalidArgumentError, file, "A saved row has no id")
+
+    def test_missing_shard(self, base, check):
+        self.shard(base, 0).unlink()
+        check(tf.errors.InvalidArgumentError, message="Shard 0 doesn't show up for")
+
+    def test_missing_meta_shard(self, base, check):
+        self.shard(base, 1, meta=True).unlink()
+        check(tf.errors.InvalidArgumentError, message="Shard 1 doesn't show up for")
+
+    def test_all_files_missing(self, base, check):
+        for path in base.parent.iterdir():
+            path.unlink()
+        check(tf.errors.NotFoundError, message="Unable to find the dump files for")
+
+    def test_directory_missing(self, base, check):
+        for path in base.parent.iterdir():
+            path.unlink()
+        base.parent.rmdir()
+        check(tf.errors.NotFoundError)
+
+    def test_shards_of_two_snapshots(self, base, check):
+        source = self.shard(base, 0)
+        (base.parent / "snapshot-00000-of-00003").write_bytes(source.read_bytes())
+        check(tf.errors.InvalidArgumentError, message="doesn't match nshards")
+
+    def test_shard_beyond_the_number(self, base, check):
+        source = self.shard(base, 0)
+        (base.parent / "snapshot-00002-of-00002").write_bytes(source.read_bytes())
+        check(tf.errors.InvalidArgumentError, message="Shard 2 exceeds 2 for")
+
+    def test_leftovers_of_interrupted_saves_are_passed_over(self, table, kind, base):
+        for name in ("snapshot-00000-of-00002-tmp-1234", "snapshot-00000-of-00003-tmp-7", "x"):
+            (base.parent / name).write_bytes(b"half a file")
+        self.test_undamaged(table, kind, base)
+
+    def test_directory_in_place_of_a_file(self, base, check):
+        self.shard(base, 0).unlink()
+        self.shard(base, 0).mkdir()
+        check((tf.errors.DataLossError, tf.errors.FailedPreconditionError), self.shard(base, 0))
+
+    @staticmethod
+    def shard(base: pathlib.Path, i: int, meta: bool = False) -> pathlib.Path:
+        return base.parent / f"{base.name}{'.meta' if meta else ''}-0000{i}-of-00002"
+
+
+def rewrite_records(file: pathlib.Path, kind: str, change) -> None:
+    """Writes the records of a file anew, with right checksums."""
+    compression = "SNAPPY" if kind == "multi" else ""
+    # The public classes know every compression but this one.
+    records = list(_pywrap_record_io.RecordIterator(str(file), compression))
+    options = _pywrap_record_io.RecordWriterOptions(compression)
+    writer = _pywrap_record_io.RecordWriter(str(file), options)
+    for record in change(records):
+        writer.write(record)
+    writer.close()
+
+
+class TestAnotherConfig:
+    """A snapshot that does not fit the table is refused, and the table stays as it was."""
+
+    @pytest.mark.parametrize(
+        ("saved", "restored", "message"),
+        [
+            pytest.param({"dim": 2}, {"dim": 1}, "1", id="wider"),
+            pytest.param({"dim": 1}, {"dim": 2}, "2", id="narrower"),
+            pytest.param(
+                {"optimizer": entry.SgdOptimizer()},
+                {"optimizer": entry.AdagradOptimizer()},
+                "adagrad",
+                id="another_optimizer",
+            ),
+            pytest.param(
+                {"optimizer": entry.AdamOptimizer()},
+                {"optimizer": entry.AmsgradOptimizer()},
+                "amsgrad",
+                id="similar_optimizer",
+            ),
+        ],
+    )
+    def test_is_refused(self, make_table, tmp_path, saved, restored, message):
+        source = make_table(**saved)
+        source.assign([1, 2], tf.ones([2, source.dim_size])).save(str(tmp_path / "t"))
+        table = make_table(**restored)
+        table = table.assign([3], tf.ones([1, table.dim_size]))
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message) as info:
+            table.restore(str(tmp_path / "t"))
+        assert table.name in info.value.message
+        assert str(tmp_path / "t-00000-of-00001") in info.value.message
+        assert table.size().numpy() == 1
+        assert lookup(table, [3]) == [[1] * table.dim_size]
+
+    def test_other_segments_of_the_same_dim(self, make_table, tmp_path):
+        make_table(dim=2, optimizer=entry.AdagradOptimizer()).assign([1], [[1.0, 2.0]]).save(
+            str(tmp_path / "t")
+        )
+        config = make_config(dim=1, optimizer=entry.AdagradOptimizer())
+        segments = config.table_config.entry_config.segments
+        segments.append(segments[0])
+        table = make_table(entry.HashTableConfigInstance(config.table_config, [1.0, 1.0]))
+        with pytest.raises(tf.errors.InvalidArgumentError, match=table.name):
+            table.restore(str(tmp_path / "t"))
+        assert table.size().numpy() == 0
+
+    def test_other_initializer_or_compressor_does_not_matter(self, make_table, tmp_path):
+        make_table().assign([1], [[1.0]]).save(str(tmp_path / "t"))
+        config = generate_test_hash_table_config(dim=1)
+        segment = config.table_config.entry_config.segments[0]
+        segment.init_config.CopyFrom(entry.ConstantsInitializer(5.0).as_proto())
+        segment.comp_config.CopyFrom(entry.Fp16Compressor().as_proto())
+        assert lookup(make_table(config).restore(str(tmp_path / "t")), [1]) == [[1]]
+
+
+class TestSaveErrors:
+    def test_directory_cannot_be_made(self, make_table, tmp_path):
+        (tmp_path / "file").write_text("in the way")
+        table = make_table().assign([1], [[1.0]])
+        with pytest.raises(tf.errors.OpError, match="file"):
+            table.save(str(tmp_path / "file" / "t"))
+        assert lookup(table, [1]) == [[1]]
+
+    def test_failed_save_leaves_the_old_snapshot(self, make_table, tmp_path):
+        base = str(tmp_path / "t")
+        table = make_table(saver_parallel=2).assign([1], [[1.0]]).save(base)
+        # A directory under the final name of a shard makes the rename fail.
+        (tmp_path / "u-00001-of-00002").mkdir()
+        (tmp_path / "u-00001-of-00002" / "x").write_text("")
+        with pytest.raises(tf.errors.OpError, match="u-00001-of-00002"):
+            table.save(str(tmp_path / "u"))
+        assert not list(tmp_path.glob("*tmp*"))
+        assert lookup(make_table().restore(base), [1]) == [[1]]
+
+    def test_empty_basename(self, make_table):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="`basename` is empty"):
+            make_table().save("")
+        with pytest.raises(tf.errors.InvalidArgumentError, match="`basename` is empty"):
+            make_table().restore("")
+
+    @pytest.mark.parametrize("nshards", [-2, 100000])
+    def test_number_of_files_out_of_range(self, make_table, tmp_path, nshards):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="nshards must be"):
+            make_table(saver_parallel=nshards).save(str(tmp_path / "t"))
+
+
+class TestWhileOthersWork:
+    IDS = np.arange(2000, dtype=np.int64)
+
+    def run_beside(self, work, main):
+        """Runs `work` again and again on another thread while `main` runs."""
+        stop, failures = threading.Event(), []
+
+        def loop():
+            try:
+                while not stop.is_set():
+                    work()
+            except Exception as e:  # noqa: BLE001 - shown by the test's own thread
+                failures.append(e)
+
+        thread = threading.Thread(target=loop)
+        thread.start()
+        try:
+            main()
+        finally:
+            stop.set()
+            thread.join()
+        assert not failures
+
+    def test_restore_while_training(self, make_table, tmp_path):
+        table = make_table()
+        for value in (1.0, 2.0):
+            filled = table.assign(self.IDS, np.full([2000, 1], value, np.float32))
+            filled.save(str(tmp_path / f"all_{value:.0f}"))
+
+        zeros = np.zeros([2000, 1], np.float32)
+
+        def train():
+            # Updates of zero keep the rows; a call sees the rows of one snapshot, not of both.
+            table.apply_gradients(self.IDS, zeros, 0)
+            assert len(np.unique(table.lookup(self.IDS).numpy())) == 1
+
+        def restore():
+            for i in range(30):
+                value = 1 + i % 2
+                table.restore(str(tmp_path / f"all_{value}"))
+                assert lookup(table, [0, 1999]) == [[value], [value]]
+
+        self.run_beside(train, restore)
+        assert table.size().numpy() == 2000
+
+    def test_failed_restore_while_training_loses_no_update(self, make_table, tmp_path):
+        table = make_table().assign(self.IDS, np.zeros([2000, 1], np.float32))
+        table.save(str(tmp_path / "t"))
+        file = tmp_path / "t-00000-of-00001"
+        file.write_bytes(file.read_bytes()[:-1])
+        steps = []
+
+        def train():
+            table.apply_gradients(self.IDS, -np.ones([2000, 1], np.float32), 0)
+            steps.append(1)
+
+        def restore():
+            for _ in range(20):
+                with pytest.raises(tf.errors.DataLossError):
+                    table.restore(str(tmp_path / "t"))
+
+        self.run_beside(train, restore)
+        np.testing.assert_array_equal(table.lookup(self.IDS), np.full([2000, 1], len(steps)))
+
+    def test_save_while_training_and_growing(self, make_table, tmp_path):
+        table = make_table(dim=2, saver_parallel=2)
+        table.assign(self.IDS, np.ones([2000, 2], np.float32))
+        fresh_id = iter(range(10**6, 10**7))
+
+        def train():
+            # Both floats of a row change together.
+            table.apply_gradients(self.IDS, -np.ones([2000, 2], np.float32), 0)
+            new_ids = [next(fresh_id) for _ in range(100)]
+            table.assign(new_ids, np.ones([100, 2], np.float32))
+
+        def save():
+            for i in range(10):
+                table.save(str(tmp_path / f"t{i}"))
+                restored = make_table(dim=2).restore(str(tmp_path / f"t{i}"))
+                rows = restored.lookup(self.IDS).numpy()
+                assert rows.min() >= 1
+                np.testing.assert_array_equal(rows[:, 0], rows[:, 1])
+
+        self.run_beside(train, save)

@@ -1,0 +1,232 @@
+"""Workers that wait for the chief, and the chief that waits for its workers."""
+
+import logging
+import threading
+import time
+
+import pytest
+import tensorflow as tf
+
+from monolith import errors
+from monolith.native_training import sync_hooks
+from monolith.training.hooks import sync
+
+TIMEOUT_SEC = 60
+# The device of a plain session, and of the one server of `create_local_server`.
+LOCAL = "/job:localhost/task:0"
+
+
+class CountHook(tf.compat.v1.train.SessionRunHook):
+    """Counts how often it gets to the stages of a session."""
+
+    def __init__(self):
+        self.created = 0
+        self.ended = 0
+
+    def after_create_session(self, session, coord):
+        self.created += 1
+
+    def end(self, session):
+        self.ended += 1
+
+
+class RestoreHook(tf.compat.v1.train.SessionRunHook):
+    """Stands for a restore that takes until `may_finish`."""
+
+    def __init__(self):
+        self.has_begun = threading.Event()
+        self.may_finish = threading.Event()
+
+    def after_create_session(self, session, coord):
+        self.has_begun.set()
+        assert self.may_finish.wait(TIMEOUT_SEC)
+
+
+class Member(threading.Thread):
+    """Runs a chief or a worker in a graph of its own, and keeps what it raises."""
+
+    def __init__(self, body):
+        super().__init__(daemon=True)
+        self._body = body
+        self._failure = None
+
+    def run(self):
+        try:
+            with tf.Graph().as_default():
+                self._body()
+        except Exception as error:  # noqa: BLE001 - the test raises it
+            self._failure = error
+
+    def finish(self):
+        self.join(TIMEOUT_SEC)
+        assert not self.is_alive()
+        if self._failure is not None:
+            raise self._failure
+
+
+def make_sleep(waits):
+    """A short sleep that tells, through an event, that somebody waits."""
+
+    def sleep(seconds):
+        assert seconds == 1
+        waits.set()
+        time.sleep(0.01)
+
+    return sleep
+
+
+def test_historical_path():
+    assert sync_hooks is sync
+
+
+@pytest.mark.usefixtures("graph_mode")
+class SyncHooksTest(tf.test.TestCase):
+    def test_sync_process(self):
+        server = tf.distribute.Server.create_local_server()
+        restore, chief_count, worker_count = RestoreHook(), CountHook(), CountHook()
+        chief_waits, worker_waits = threading.Event(), threading.Event()
+        worker_started, worker_may_end = threading.Event(), threading.Event()
+
+        def chief_body():
+            helper = sync_hooks.SyncHelper(2, is_chief=True, var_device=LOCAL)
+            hook = sync_hooks.ChiefSyncHook(helper, sleep=make_sleep(chief_waits))
+            creator = tf.compat.v1.train.ChiefSessionCreator(master=server.target)
+            hooks = [restore, hook, chief_count]
+            with tf.compat.v1.train.MonitoredSession(creator, hooks=hooks):
+                # A chief that is done before the worker has started waits for nobody.
+                assert worker_started.wait(TIMEOUT_SEC)
+
+        def worker_body():
+            helper = sync_hooks.SyncHelper(2, is_chief=False, var_device=LOCAL)
+            hook = sync_hooks.WorkerSyncHook(1, helper, sleep=make_sleep(worker_waits))
+            creator = tf.compat.v1.train.WorkerSessionCreator(master=server.target)
+            with tf.compat.v1.train.MonitoredSession(creator, hooks=[hook, worker_count]):
+                worker_started.set()
+                assert worker_may_end.wait(TIMEOUT_SEC)
+
+        chief, worker = Member(chief_body), Member(worker_body)
+        chief.start()
+        self.assertTrue(restore.has_begun.wait(TIMEOUT_SEC))
+        worker.start()
+        # The worker waits while the chief restores.
+        self.assertTrue(worker_waits.wait(TIMEOUT_SEC))
+        self.assertEqual(worker_count.created, 0)
+        self.assertEqual(chief_count.created, 0)
+        restore.may_finish.set()
+        # The chief has nothing left to do, and waits while the worker is alive.
+        self.assertTrue(chief_waits.wait(TIMEOUT_SEC))
+        self.assertEqual((chief_count.created, chief_count.ended), (1, 0))
+        self.assertEqual((worker_count.created, worker_count.ended), (1, 0))
+        worker_may_end.set()
+        worker.finish()
+        chief.finish()
+        self.assertEqual((chief_count.created, chief_count.ended), (1, 1))
+        self.assertEqual((worker_count.created, worker_count.ended), (1, 1))
+
+    def test_hook_helper(self):
+        helper = sync_hooks.TrainingHooksHelper(False, 0, 0)
+        self.assertEqual(helper.training_hooks, ())
+        self.assertEqual(helper.training_chief_hooks, ())
+        helper = sync_hooks.TrainingHooksHelper(True, 2, 0)
+        self.assertEqual(helper.training_hooks, ())
+        (hook,) = helper.training_chief_hooks
+        self.assertIsInstance(hook, sync_hooks.ChiefSyncHook)
+        with tf.Graph().as_default():
+            helper = sync_hooks.TrainingHooksHelper(True, 2, 1, chief_timeout_seconds=5)
+            (hook,) = helper.training_hooks
+            self.assertIsInstance(hook, sync_hooks.WorkerSyncHook)
+            self.assertEqual(helper.training_chief_hooks, ())
+
+
+@pytest.mark.usefixtures("graph_mode")
+class TestSyncHelper:
+    def test_restore_status_and_alive_workers(self):
+        helper = sync.SyncHelper(4, is_chief=True, var_device=LOCAL)
+        with tf.compat.v1.train.MonitoredSession() as session:
+            assert not helper.is_restore_done(session)
+            helper.mark_restore_done(session)
+            assert helper.is_restore_done(session)
+            # The restore status, flag 0, is not a worker.
+            assert helper.get_alive_workers(session) == []
+            helper.start_worker(session, 3)
+            helper.start_worker(session, 1)
+            assert helper.get_alive_workers(session) == [1, 3]
+            assert helper.get_num_alive_workers(session) == 2
+            helper.finish_worker(session, 3)
+            assert helper.get_alive_workers(session) == [1]
+            assert helper.get_num_alive_workers(session) == 1
+
+    def test_variable(self):
+        sync.SyncHelper(2, is_chief=True)
+        (variable,) = tf.compat.v1.local_variables()
+        assert variable.op.name == "monolith_sync_helper/control_var"
+        assert variable.device == "/job:chief/task:0"
+        assert variable.dtype.base_dtype == tf.bool
+        assert variable.shape == [2]
+
+    @pytest.mark.parametrize("index", [-1, 0, 2])
+    def test_bad_worker_is_refused(self, index):
+        helper = sync.SyncHelper(2, is_chief=True, var_device=LOCAL)
+        message = f"below the number of workers, 2; got {index}"
+        with pytest.raises(errors.ConfigError, match=message):
+            sync.WorkerSyncHook(index, helper)
+        with tf.compat.v1.train.MonitoredSession() as session:
+            with pytest.raises(errors.ConfigError, match=message):
+                helper.start_worker(session, index)
+            with pytest.raises(errors.ConfigError, match=message):
+                helper.finish_worker(session, index)
+
+    def test_helper_for_a_worker_beyond_the_number_is_refused(self):
+        with pytest.raises(errors.ConfigError, match="got 2"):
+            sync.TrainingHooksHelper(True, 2, 2)
+
+
+@pytest.mark.usefixtures("graph_mode")
+class TestWaiting:
+    def test_chief_gives_up_after_its_timeout_and_names_who_is_missing(self, caplog):
+        helper = sync.SyncHelper(4, is_chief=True, var_device=LOCAL)
+        now_sec = [100.0]
+
+        def sleep(seconds):
+            now_sec[0] += seconds
+
+        hook = sync.ChiefSyncHook(helper, timeout_seconds=90, clock=lambda: now_sec[0], sleep=sleep)
+        with (
+            caplog.at_level(logging.INFO, logger=sync.__name__),
+            tf.compat.v1.train.MonitoredSession() as session,
+        ):
+            helper.start_worker(session, 1)
+            helper.start_worker(session, 3)
+            hook.end(session)
+        assert now_sec[0] == 190.0
+        lines = [record.getMessage() for record in caplog.records]
+        # At once, and after a minute.
+        assert lines.count("the chief waits for workers [1, 3] to finish") == 2
+        assert lines[-1].endswith("90 seconds, workers [1, 3] have not finished")
+
+    def test_worker_goes_when_its_coordinator_stops(self):
+        helper = sync.SyncHelper(2, is_chief=True, var_device=LOCAL)
+        coord = tf.train.Coordinator()
+        hook = sync.WorkerSyncHook(1, helper, sleep=lambda seconds: coord.request_stop())
+        with tf.compat.v1.train.MonitoredSession() as session:
+            hook.after_create_session(session, coord)
+            assert not helper.is_restore_done(session)
+
+    def test_worker_says_once_a_minute_that_it_waits(self, caplog):
+        helper = sync.SyncHelper(2, is_chief=True, var_device=LOCAL)
+        now_sec = [0.0]
+
+        def sleep(seconds):
+            now_sec[0] += seconds
+            if now_sec[0] == 150:
+                helper.mark_restore_done(session)
+
+        hook = sync.WorkerSyncHook(1, helper, clock=lambda: now_sec[0], sleep=sleep)
+        with (
+            caplog.at_level(logging.INFO, logger=sync.__name__),
+            tf.compat.v1.train.MonitoredSession() as session,
+        ):
+            hook.after_create_session(session, tf.train.Coordinator())
+        lines = [record.getMessage() for record in caplog.records]
+        # At 0, 60 and 120 seconds.
+        assert lines.count("worker 1 waits for the chief to restore") == 3
