@@ -24,7 +24,6 @@ OWED: dict[str, str | list[str]] = {
     "monolith.native_training.ps_benchmark": "*",
     "monolith.native_training.save_utils": "*",
     "monolith.native_training.sync_training_hooks": "*",
-    "monolith.native_training.test_utils": "*",
     "monolith.tpu_runner": "*",
 }
 

@@ -27,9 +27,7 @@ class TestGenerateTestHashTableConfig:
         assert config.learning_rate_fns == [1.0]
 
     def test_arguments(self):
-        config = testing.generate_test_hash_table_config(
-            dim=5, use_float16=True, learning_rate=0.5
-        )
+        config = testing.generate_test_hash_table_config(dim=5, use_float16=True, learning_rate=0.5)
         (segment,) = config.table_config.entry_config.segments
         assert segment.dim_size == 5
         assert segment.opt_config.stochastic_rounding_float16

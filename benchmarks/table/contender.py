@@ -29,13 +29,13 @@ class Contender(abc.ABC):
     def insert(self, ids: np.ndarray) -> float:
         """Adds ids that are new to the table; returns the seconds it took.
 
-        Where the optimizer's state lives in a table of its own, it gets its rows as well, outside
-        of the time: the measured insert is that of the value alone.
+        Not for contenders that want places: those have all their rows from the start.
         """
-        raise NotImplementedError(f"{type(self).__name__} has all its rows from the start.")
+        raise NotImplementedError(f"{type(self).__name__} does not grow.")
 
-    def load_rest(self, ids: np.ndarray) -> None:
-        """Makes what the remaining cases need besides the table that `insert` filled."""
+    def insert_other(self, ids: np.ndarray) -> None:
+        """Adds the ids to the second table that some cases need."""
+        raise NotImplementedError(f"{type(self).__name__} does not grow.")
 
     @abc.abstractmethod
     def read(self, operation: str, ids: np.ndarray) -> np.ndarray:

@@ -3,7 +3,6 @@
 import json
 import pathlib
 import subprocess
-import sys
 from typing import Any
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -22,7 +21,7 @@ class Member:
         self.name = name
         self.threads = threads
         logs.mkdir(parents=True, exist_ok=True)
-        self._log = logs / f"{name.replace(' ', '_').replace(',', '')}-{threads}.log"
+        self._log = logs / f"{name.replace(' ', '_')}-{threads}.log"
         arguments = ["--contender", name, "--threads", str(threads)]
         with self._log.open("w") as log:
             self._process = subprocess.Popen(

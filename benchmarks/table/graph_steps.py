@@ -62,6 +62,27 @@ def prepare(step: Step, ids: np.ndarray, repeated: bool) -> contender.Call:
     return call
 
 
+def sum_by_id(
+    case: workload.Case, ids: tf.Tensor, grads: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
+    """Returns distinct ids, where each of `ids` stands among them, and the sums of gradients.
+
+    Ids that are distinct already are returned as they are, with None for the positions.
+    """
+    if case.ids == "unique":
+        return ids, None, grads
+    distinct, at = tf.unique(ids)
+    return distinct, at, tf.math.unsorted_segment_sum(grads, at, tf.size(distinct))
+
+
+def adagrad(
+    values: tf.Tensor, accumulators: tf.Tensor, grads: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns new values and accumulators."""
+    accumulators = accumulators + grads * grads
+    return values - workload.LEARNING_RATE * grads * tf.math.rsqrt(accumulators), accumulators
+
+
 class Inserter:
     """Adds ids in batches, several steps to a call where there are enough."""
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.table import contender, graph_steps, workload
+from benchmarks.table import contender, graph_steps, time_split, workload
 from monolith.native import ops
 from monolith.proto import embedding_hash_table_pb2
 
@@ -35,10 +35,9 @@ def make_table(dim: int, optimizer: str) -> tf.Tensor:
 class Ours(contender.Contender):
     """Value and optimizer state in one row; lookups are measured on the table with Adagrad.
 
-    Equal ids in a batch are one optimizer step each, the default of the op.
+    Equal ids in a batch are one optimizer step each, as is the op's default; "adagrad summed" is
+    one step on the sum of their gradients.
     """
-
-    sums_equal_ids = False
 
     def __init__(self, rows: int, dim: int, threads: int) -> None:
         super().__init__(rows, dim, threads)
@@ -61,7 +60,7 @@ class Ours(contender.Contender):
     def insert(self, ids: np.ndarray) -> float:
         return self._insert["adagrad"](ids)
 
-    def load_rest(self, ids: np.ndarray) -> None:
+    def insert_other(self, ids: np.ndarray) -> None:
         self._insert["sgd"](ids)
 
     def read(self, operation: str, ids: np.ndarray) -> np.ndarray:
@@ -69,7 +68,10 @@ class Ours(contender.Contender):
         return rows.numpy()
 
     def prepare(self, case: workload.Case, ids: np.ndarray) -> contender.Call:
-        table = self._tables[case.operation]
+        if case in time_split.CASES:
+            return graph_steps.prepare(self._make_part(case), ids, case.repeated)
+        summed = case.operation == "adagrad summed"
+        table = self._tables["adagrad" if summed else case.operation]
         grads = tf.constant(workload.gradients(case.batch, self.dim))
         rates = tf.constant([workload.LEARNING_RATE])
         zero = tf.constant(0, tf.int64)
@@ -80,14 +82,29 @@ class Ours(contender.Contender):
                 return graph_steps.needs(rows)
             with tf.control_dependencies([rows]):
                 done = ops.monolith_hash_table_optimize(
-                    table, ids, grads, rates, zero, zero, enable_dedup=self.sums_equal_ids
+                    table, ids, grads, rates, zero, zero, enable_dedup=summed
                 )
             return graph_steps.needs(rows, done)
 
         return graph_steps.prepare(step, ids, case.repeated)
 
+    def _make_part(self, case: workload.Case) -> graph_steps.Step:
+        """Returns the step of a case that shows where the time goes."""
+        table = self._tables["adagrad"]
+        if case.operation == "lookup in an empty table":
+            table = make_table(self.dim, "adagrad")
+        grads = tf.constant(workload.gradients(case.batch, self.dim))
+        rates = tf.constant([workload.LEARNING_RATE])
+        zero = tf.constant(0, tf.int64)
+        nothing = tf.zeros([0], tf.int64)
 
-class OursSummed(Ours):
-    """Equal ids in a batch are one optimizer step on the sum of their gradients."""
+        def step(ids: tf.Tensor) -> tf.Tensor:
+            if case.operation == "adagrad only":
+                done = ops.monolith_hash_table_optimize(table, ids, grads, rates, zero, zero)
+                return graph_steps.needs(grads, done)
+            if case.operation == "lookup nothing":
+                rows = ops.monolith_hash_table_lookup(table, nothing, dim_size=self.dim)
+                return graph_steps.needs(grads, rows)
+            return graph_steps.needs(ops.monolith_hash_table_lookup(table, ids, dim_size=self.dim))
 
-    sums_equal_ids = True
+        return step

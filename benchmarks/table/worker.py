@@ -20,10 +20,10 @@ from benchmarks.table import contender, workload
 # Module and class by name; a module is imported only in the environment that has its library.
 CONTENDERS = {
     "ours": ("ours", "Ours"),
-    "ours, equal ids summed": ("ours", "OursSummed"),
     "TFRA": ("tfra", "Tfra"),
     "DenseHashTable": ("tensorflow_peers", "DenseHash"),
     "tf.Variable": ("tensorflow_peers", "Variable"),
+    "tf.Variable by hand": ("tensorflow_peers", "VariableByHand"),
     "fbgemm": ("torch_peers", "Fbgemm"),
     "EmbeddingBag": ("torch_peers", "EmbeddingBag"),
 }
@@ -31,6 +31,10 @@ CONTENDERS = {
 VERIFY_ROWS = 2 * workload.BATCH
 # The worst moment of growth is looked for from here on; below, fixed costs would hide it.
 GROWN_ROWS = 1_000_000
+
+# A free page goes back to the host after two seconds, so memory is touched again before that.
+TOUCH_EVERY_SEC = 1.0
+TOUCH_BYTES = 256 << 20
 
 
 def touch(size: int) -> None:
@@ -57,6 +61,9 @@ class Worker:
         self._calls: dict[workload.Case, tuple[contender.Call, int]] = {}
         self._next_call: dict[workload.Case, int] = {}
 
+    def wait(self) -> None:
+        """Answers once the library is loaded."""
+
     def verify(self) -> None:
         """Trains two steps on a small table and compares the rows with NumPy's."""
         dim = 16
@@ -65,7 +72,7 @@ class Worker:
         keys = ranks if small.wants_places else workload.ids_of(ranks)
         if not small.wants_places:
             small.insert(keys)
-            small.load_rest(keys)
+            small.insert_other(keys)
         grads = workload.gradients(workload.BATCH, dim)
         for operation in ("adagrad", "sgd"):
             before = small.read(operation, keys)
@@ -86,58 +93,50 @@ class Worker:
     def create(self, *, rows: int, dim: int, directory: str) -> dict[str, Any]:
         """Makes the table, empty if it can grow; returns whether it can, and its bytes."""
         self._workload = workload.Workload(pathlib.Path(directory), rows)
-        self._resident_before = contender.resident_bytes()
+        before = contender.resident_bytes()
         self._contender = self._make(rows, dim, self._threads)
-        self._inserted = 0
-        self._calls.clear()
-        self._next_call.clear()
         return {
             "grows": not self._contender.wants_places,
-            "bytes": contender.resident_bytes() - self._resident_before,
+            "bytes": contender.resident_bytes() - before,
         }
 
-    def insert(self) -> dict[str, Any]:
-        """Inserts the next piece.
+    def fill(self) -> dict[str, Any]:
+        """Fills the table, batch by batch.
 
         Returns:
             seconds: What the inserts took.
-            keys: How many there were, 0 when the table is full.
-            left: How many are still to come.
-            bytes: The table's memory afterwards.
-            worst_bytes_per_row: The greatest ratio of memory to rows on the way, None while the
-                table is small.
+            bytes: The memory of the full table.
+            worst_bytes_per_row: The greatest ratio of memory to rows on the way, None if the table
+                is too small to tell.
+            other_bytes: The memory of the second table.
         """
-        end = min(self._inserted + workload.INSERT_PIECE, self._workload.rows)
-        ids = workload.ids_of(np.asarray(self._workload.fill_ranks[self._inserted : end]))
-        seconds, worst = 0.0, None
-        for at in range(0, len(ids), workload.INSERT_KEYS_PER_CALL):
-            some = ids[at : at + workload.INSERT_KEYS_PER_CALL]
+        ids = workload.ids_of(np.asarray(self._workload.fill_ranks))
+        seconds, worst, touched = 0.0, None, 0.0
+        before = resident = contender.resident_bytes()
+        for rows in range(0, len(ids), workload.INSERT_KEYS_PER_CALL):
+            if time.monotonic() - touched > TOUCH_EVERY_SEC:
+                # A table that doubles needs twice as much again as it has.
+                touch(TOUCH_BYTES + int(2.2 * (resident - before)))
+                touched = time.monotonic()
             contender.forget_peak()
-            seconds += self._contender.insert(some)
-            # The rows before the call: a peak inside it is never made to look better.
-            rows = self._inserted + at
+            seconds += self._contender.insert(ids[rows : rows + workload.INSERT_KEYS_PER_CALL])
+            resident = contender.resident_bytes()
+            # Against the rows before the call: a peak inside it never looks better than it is.
             if rows >= GROWN_ROWS:
-                peak = contender.peak_resident_bytes() - self._resident_before
-                worst = max(worst or 0.0, peak / rows)
-        self._inserted = end
+                worst = max(worst or 0.0, (contender.peak_resident_bytes() - before) / rows)
+        self._contender.insert_other(ids)
         return {
             "seconds": seconds,
-            "keys": len(ids),
-            "left": self._workload.rows - end,
-            "bytes": contender.resident_bytes() - self._resident_before,
+            "bytes": resident - before,
             "worst_bytes_per_row": worst,
+            "other_bytes": contender.resident_bytes() - resident,
         }
-
-    def load_rest(self) -> None:
-        self._contender.load_rest(workload.ids_of(np.asarray(self._workload.fill_ranks)))
 
     def measure(self, *, case: dict[str, Any], seconds: float) -> float:
         """Runs a case for at least that long, at least one call; returns keys per second."""
         key = workload.Case(**case)
         if key not in self._calls:
-            make_ids = (
-                self._workload.places if self._contender.wants_places else self._workload.ids
-            )
+            make_ids = self._workload.places if self._contender.wants_places else self._workload.ids
             ids = make_ids(key)
             call = self._contender.prepare(key, ids)
             call(len(ids) - 1)  # Traces, and warms up what is slow only once.

@@ -18,6 +18,7 @@ BATCH = 4096
 LARGE_BATCH = 65536
 # One call into a graph does this many keys, in as many steps as the batch size asks for.
 KEYS_PER_CALL = 64 * BATCH
+HOT_IDS = 512
 # Enough calls' worth of different ids that the rows they touch fit in no cache.
 MAX_CALLS = 8
 INSERT_KEYS_PER_CALL = 16 * BATCH
@@ -37,8 +38,10 @@ class Case:
     """One thing that is measured on a filled table.
 
     Attributes:
-        operation: "lookup", "adagrad" (lookup and update) or "sgd" (likewise).
-        ids: "zipf", with duplicates in a batch, or "unique", uniform without duplicates.
+        operation: "lookup", "adagrad" (lookup and update), "sgd" (likewise), or a part of these
+            that `time_split` knows.
+        ids: "zipf", with duplicates in a batch, or "unique", uniform without duplicates; see also
+            `Workload.ids`.
         batch: How many ids a step has.
         repeated: Whether the steps are repeated inside the graph, or called one by one.
     """
@@ -83,8 +86,19 @@ class Workload:
         }
 
     def ids(self, case: Case) -> np.ndarray:
-        """Returns int64 [calls, steps, batch]."""
-        return ids_of(self.ranks[case.ids]).reshape(-1, KEYS_PER_CALL // case.batch, case.batch)
+        """Returns int64 [calls, steps, batch].
+
+        Beside the two distributions there are two kinds that show where the time goes: "absent",
+        ids that no table has, and "hot", so few different ids that their rows stay in the cache.
+        """
+        if case.ids == "absent":
+            ranks = self.ranks["unique"].astype(np.int64) + self.rows
+        elif case.ids == "hot":
+            few = self.ranks["unique"][:1, :HOT_IDS]
+            ranks = np.tile(few, (1, KEYS_PER_CALL // HOT_IDS))
+        else:
+            ranks = self.ranks[case.ids]
+        return ids_of(ranks).reshape(-1, KEYS_PER_CALL // case.batch, case.batch)
 
     def places(self, case: Case) -> np.ndarray:
         """Returns the same as `ids`, as positions in an array of `rows` rows."""

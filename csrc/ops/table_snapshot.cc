@@ -265,14 +265,18 @@ absl::Status RestoreTables(tf::Env* env, TableSet& set, const std::string& basen
     return absl::NotFoundError(absl::StrCat("Unable to find the dump files for: ", set.name(),
                                             " in ", basename, "; ", found.message()));
   }
-  TF_RETURN_IF_ERROR(found);
+  TF_RETURN_IF_ERROR(NameTable(found, set.name()));
   std::vector<std::string> meta_files;
   const absl::Status meta_found = FindShards(env, MetaBasename(basename), &meta_files);
   const bool counted = meta_found.ok();
-  if (!counted && (!absl::IsNotFound(meta_found) || set.size() > 1)) return meta_found;
+  if (!counted && (!absl::IsNotFound(meta_found) || set.size() > 1)) {
+    return NameTable(meta_found, set.name());
+  }
   if (counted && meta_files.size() != files.size()) {
-    return absl::DataLossError(absl::StrCat(basename, " has ", files.size(), " data files but ",
-                                            meta_files.size(), " meta files."));
+    return NameTable(
+        absl::DataLossError(absl::StrCat(basename, " has ", files.size(), " data files but ",
+                                         meta_files.size(), " meta files.")),
+        set.name());
   }
 
   // Everything goes into new tables first.

@@ -242,7 +242,7 @@ class TestHandles:
             lambda: ops.monolith_multi_hash_table_reinitialize(handle, "a", [1]),
         ]
         for call in calls:
-            with pytest.raises(InvalidArgument, match="[Tt]r(y|ied)"):
+            with pytest.raises(InvalidArgument, match=r"[Tt]r(y|ied)"):
                 call()
         assert not list(tmp_path.iterdir())
 
@@ -292,7 +292,7 @@ class TestConfigs:
     def test_config_that_does_not_parse(self, config):
         with pytest.raises(
             InvalidArgument,
-            match="errors_config.*Unable to parse config. Make sure it is serialized version of "
+            match=r"errors_config.*Unable to parse config\. Make sure it is serialized version of "
             "EmbeddingHashTableConfig",
         ):
             self.make("errors_config", config)

@@ -332,9 +332,7 @@ class TestMaking:
         )
         assert times.default_expire_time == 7
         assert run(cached.mconfig_tensor) == cached.mconfig
-        tables = [
-            MultiHashTable.from_cached_config(cached, name_suffix=str(i)) for i in range(2)
-        ]
+        tables = [MultiHashTable.from_cached_config(cached, name_suffix=str(i)) for i in range(2)]
         first = tables[0].assign({"a": ([1], [[1.0]])})
         with tf.control_dependencies([first.as_op()]):
             rows = [table.lookup({"a": [1]})["a"] for table in tables]
@@ -497,9 +495,7 @@ class TestListeners:
         assert dict(info.feature_counts) == {"a": 3, "b": 2}
 
         with tf.compat.v1.Session() as session:
-            tf.compat.v1.train.Saver().restore(
-                session, tf.train.latest_checkpoint(str(tmp_path))
-            )
+            tf.compat.v1.train.Saver().restore(session, tf.train.latest_checkpoint(str(tmp_path)))
             session.run([table.initializer, other.initializer])
             session.run(overwrite)
             restore.after_create_session(session, None)
@@ -553,7 +549,9 @@ class TestListeners:
     def test_graph_without_tables(self, tmp_path):
         basename = str(tmp_path / "model.ckpt")
         with tf.compat.v1.Session() as session:
-            multi_hash_tables.MultiHashTableCheckpointSaverListener(basename).before_save(session, 1)
+            multi_hash_tables.MultiHashTableCheckpointSaverListener(basename).before_save(
+                session, 1
+            )
             multi_hash_tables.MultiHashTableRestorerSaverListener(basename).after_save(session, 1)
         assert not list(tmp_path.iterdir())
 

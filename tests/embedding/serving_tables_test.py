@@ -183,9 +183,7 @@ class TestTrainingReadsAsServingWill:
     def test_one_bit_reads_through_a_tanh(self, make_table):
         table = make_table(make_config(1, entry.OneBitCompressor(1000, 0.1)), serving=False)
         table = table.assign([1, 2], [[1.0], [2.0]])
-        np.testing.assert_allclose(
-            table.lookup([1, 2]), [[0.07615941], [0.09640275]], rtol=1e-6
-        )
+        np.testing.assert_allclose(table.lookup([1, 2]), [[0.07615941], [0.09640275]], rtol=1e-6)
         table = table.apply_gradients([2], [[1.0]], 1)
         # d/dw 0.1 * tanh(w) at 2 is 0.00706508.
         dump = embedding_hash_table_pb2.EntryDump.FromString(table.lookup_entry([2]).numpy()[0])

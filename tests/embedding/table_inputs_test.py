@@ -32,7 +32,7 @@ def test_no_ids(ids):
 
 @pytest.mark.parametrize("ids", [np.array([1.0]), np.float32(1), np.array([True])])
 def test_arrays_that_hold_no_ids(ids):
-    with pytest.raises(TypeError, match="^`ids` must hold integers, got a NumPy array of "):
+    with pytest.raises(TypeError, match=r"^`ids` must hold integers, got a NumPy array of "):
         table_inputs.to_ids(ids)
 
 
@@ -41,7 +41,7 @@ def test_floats():
         tensor = table_inputs.to_floats(values)
         assert tensor.dtype == tf.float32
         assert tensor.numpy().tolist() == [1, 2.5]
-    with pytest.raises(TypeError, match="^`values` must hold real numbers"):
+    with pytest.raises(TypeError, match=r"^`values` must hold real numbers"):
         table_inputs.to_floats(np.array([1j]))
 
 

@@ -79,7 +79,7 @@ def test_eagerly_it_gives_the_rate_of_the_current_step():
 
 def test_base_class_cannot_be_called():
     with pytest.raises(
-        NotImplementedError, match="^Learning rate function must override __call__$"
+        NotImplementedError, match=r"^Learning rate function must override __call__$"
     ):
         learning_rate.LearningRateFunction()()
 

@@ -1,0 +1,138 @@
+#include "core/batch.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <stdexcept>
+#include <unordered_set>
+#include <vector>
+
+#include "core/hash.h"
+
+namespace monolith::core {
+namespace {
+
+using Ids = std::vector<std::int64_t>;
+
+// Every id stands once, with its hash, in its stripe, and in the caller's order there.
+void ExpectOrdered(const Batch& batch, const Ids& ids) {
+  ASSERT_EQ(batch.start(0), 0u);
+  ASSERT_EQ(batch.start(kStripes), ids.size());
+  for (std::size_t stripe = 0; stripe < kStripes; ++stripe) {
+    ASSERT_LE(batch.start(stripe), batch.start(stripe + 1));
+    for (std::size_t i = batch.start(stripe); i < batch.start(stripe + 1); ++i) {
+      ASSERT_LT(batch[i].position, ids.size());
+      EXPECT_EQ(batch[i].hash, HashId(ids[batch[i].position]));
+      EXPECT_EQ(StripeOf(batch[i].hash), stripe);
+      if (i > batch.start(stripe)) {
+        // Rising positions: in order, and none twice.
+        EXPECT_LT(batch[i - 1].position, batch[i].position);
+      }
+    }
+  }
+}
+
+TEST(BatchTest, EmptyBatchHasEmptyStripes) {
+  Batch batch;
+  batch.Order(nullptr, 0);
+  ExpectOrdered(batch, {});
+}
+
+TEST(BatchTest, OneId) {
+  const Ids ids = {-1};
+  Batch batch;
+  batch.Order(ids.data(), ids.size());
+  ExpectOrdered(batch, ids);
+}
+
+TEST(BatchTest, DuplicatesKeepTheirOrder) {
+  const Ids ids = {5, 7, 5, 5, 7, 0, 5};
+  Batch batch;
+  batch.Order(ids.data(), ids.size());
+  ExpectOrdered(batch, ids);
+  std::vector<std::uint32_t> positions_of_5;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (batch[i].hash == HashId(5)) positions_of_5.push_back(batch[i].position);
+  }
+  EXPECT_EQ(positions_of_5, (std::vector<std::uint32_t>{0, 2, 3, 6}));
+}
+
+TEST(BatchTest, OneIdManyTimesFillsOneStripe) {
+  const Ids ids(1000, 123);
+  Batch batch;
+  batch.Order(ids.data(), ids.size());
+  ExpectOrdered(batch, ids);
+  const std::size_t stripe = StripeOf(HashId(123));
+  EXPECT_EQ(batch.start(stripe + 1) - batch.start(stripe), 1000u);
+}
+
+TEST(BatchTest, IsReusedForLargerAndSmallerBatches) {
+  std::mt19937_64 random(1);
+  Batch batch;
+  for (const std::size_t n : {100u, 10'000u, 3u, 0u, 5000u}) {
+    Ids ids(n);
+    for (auto& id : ids) id = static_cast<std::int64_t>(random());
+    batch.Order(ids.data(), ids.size());
+    ExpectOrdered(batch, ids);
+  }
+}
+
+TEST(BatchTest, MoreIdsThanPositionsCanNumberAreRefused) {
+  Batch batch;
+  EXPECT_THROW(batch.Order(nullptr, std::size_t{1} << 32), std::length_error);
+}
+
+// The table relies on stripes of similar size, and ids of real systems are far from random.
+TEST(HashIdTest, SpreadsPatternsOfIdsOverStripesAndBuckets) {
+  constexpr std::size_t kIds = 1 << 16;
+  const auto patterns = {
+      +[](std::uint64_t i) { return i; },                             // A counter,
+      +[](std::uint64_t i) { return i << 48 | 1; },                   // one id of each slot,
+      +[](std::uint64_t i) { return (i % 64) << 48 | i / 64; },       // some of 64 slots,
+      +[](std::uint64_t i) { return i << 32; },                       // multiples of 2^32,
+      +[](std::uint64_t i) { return i * 1'000'003; },                 // of a prime,
+      +[](std::uint64_t i) { return i ^ (i << 32); },                 // halves alike,
+      +[](std::uint64_t i) { return std::uint64_t{0} - 1 - i * 64; }  // and negative ids.
+  };
+  int number = 0;
+  for (const auto pattern : patterns) {
+    SCOPED_TRACE(number++);
+    std::vector<double> stripes(kStripes);
+    std::vector<double> buckets(512);
+    std::vector<double> segments(256);
+    for (std::uint64_t i = 0; i < kIds; ++i) {
+      const std::uint64_t hash = HashId(static_cast<std::int64_t>(pattern(i)));
+      ++stripes[StripeOf(hash)];
+      ++buckets[hash & 511];
+      ++segments[(hash >> 42) & 255];
+    }
+    for (const auto* counts : {&stripes, &buckets, &segments}) {
+      const double expected = static_cast<double>(kIds) / static_cast<double>(counts->size());
+      double chi_square = 0;
+      for (const double count : *counts) {
+        chi_square += (count - expected) * (count - expected) / expected;
+      }
+      // Random counts give about counts->size(), with a standard deviation of sqrt(2 * size). More
+      // even than random is welcome.
+      EXPECT_LT(chi_square, 2.0 * static_cast<double>(counts->size()));
+    }
+  }
+}
+
+TEST(HashIdTest, DifferentIdsHaveDifferentHashes) {
+  std::mt19937_64 random(2);
+  std::unordered_set<std::uint64_t> hashes;
+  std::unordered_set<std::int64_t> ids = {0, -1, std::numeric_limits<std::int64_t>::min(),
+                                          std::numeric_limits<std::int64_t>::max()};
+  for (int i = 0; i < 100'000; ++i) {
+    ids.insert(i);
+    ids.insert(static_cast<std::int64_t>(random()));
+  }
+  for (const std::int64_t id : ids) hashes.insert(HashId(id));
+  EXPECT_EQ(hashes.size(), ids.size());
+}
+
+}  // namespace
+}  // namespace monolith::core
