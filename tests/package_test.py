@@ -1,4 +1,7 @@
-"""The wheel that `pip install .` makes: what is in it, and that it works away from the checkout."""
+"""The wheel that `pip install .` makes: what is in it, and that it works away from the checkout.
+
+Functions rather than classes: pytest-xdist keeps them in one process, which builds one wheel.
+"""
 
 import email.message
 import email.parser
@@ -82,55 +85,58 @@ def run_installed(site: pathlib.Path, code: str, cwd: pathlib.Path) -> str:
     return run("-I", "-S", "-c", f"import sys\nsys.path += {paths!r}\n{code}", cwd=cwd)
 
 
-class TestContents:
-    def test_compiled_parts(self, names):
-        assert {"monolith/native/libmonolith_ops.so", "monolith/native/built_for.txt"} <= names
-        assert {f"monolith/proto/{name}_pb2.py" for name in PROTOS} <= names
-        assert "monolith/proto/service_pb2_grpc.py" in names
-
-    def test_every_module(self, names):
-        modules = {str(path.relative_to(ROOT)) for path in ROOT.glob("monolith/**/*.py")}
-        assert modules <= names
-
-    def test_nothing_else(self, names):
-        allowed = r"monolith/.*\.(py|so|txt|typed)|monolith-[^/]+\.dist-info/.*"
-        assert [name for name in names if not re.fullmatch(allowed, name)] == []
-        assert [name for name in names if re.search(r"_test\.py|conftest", name)] == []
-
-    def test_library_is_for_the_tensorflow_that_the_wheel_asks_for(self, wheel, metadata):
-        built_for = zipfile.ZipFile(wheel).read("monolith/native/built_for.txt").decode().strip()
-        assert built_for == tf.__version__
-        minor = ".".join(built_for.split(".")[:2])
-        assert f"tensorflow~={minor}.0" in metadata.get_all("Requires-Dist")
-
-    def test_licence(self, names, metadata):
-        assert metadata["License-Expression"] == "Apache-2.0"
-        assert any(name.endswith("licenses/LICENSE") for name in names)
+def test_wheel_has_the_compiled_parts(names):
+    assert {"monolith/native/libmonolith_ops.so", "monolith/native/built_for.txt"} <= names
+    assert {f"monolith/proto/{name}_pb2.py" for name in PROTOS} <= names
+    assert "monolith/proto/service_pb2_grpc.py" in names
 
 
-class TestInstalled:
-    def test_ops_load_and_historical_paths_work(self, site, tmp_path):
-        output = run_installed(
-            site,
-            "import monolith\n"
-            "assert 'tensorflow' not in sys.modules\n"
-            "from monolith.native import ops\n"
-            "from monolith.native_training.runtime.ops import gen_monolith_ops\n"
-            "assert gen_monolith_ops is ops\n"
-            "from monolith.native_training.hooks.server import service_pb2\n"
-            "print(ops._find_library())\n"
-            "print(ops.monolith_fused_value_rowids([0, 2, 3]).numpy().tolist())\n",
-            cwd=tmp_path,
-        )
-        assert output.splitlines() == [
-            str(site / "monolith" / "native" / "libmonolith_ops.so"),
-            "[0, 0, 1]",
-        ]
+def test_wheel_has_every_module(names):
+    modules = {str(path.relative_to(ROOT)) for path in ROOT.glob("monolith/**/*.py")}
+    assert modules <= names
 
-    def test_example(self, site, tmp_path):
-        example = str(ROOT / "examples" / "first_op.py")
-        code = f"import runpy\nrunpy.run_path({example!r}, run_name='__main__')\n"
-        assert "Same numbers" in run_installed(site, code, cwd=tmp_path)
+
+def test_wheel_has_nothing_else(names):
+    allowed = r"monolith/.*\.(py|so|txt|typed)|monolith-[^/]+\.dist-info/.*"
+    assert [name for name in names if not re.fullmatch(allowed, name)] == []
+    assert [name for name in names if re.search(r"_test\.py|conftest", name)] == []
+
+
+def test_library_is_for_the_tensorflow_that_the_wheel_asks_for(wheel, metadata):
+    built_for = zipfile.ZipFile(wheel).read("monolith/native/built_for.txt").decode().strip()
+    assert built_for == tf.__version__
+    minor = ".".join(built_for.split(".")[:2])
+    assert f"tensorflow~={minor}.0" in metadata.get_all("Requires-Dist")
+
+
+def test_wheel_has_the_licence(names, metadata):
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_installed_ops_load_and_historical_paths_work(site, tmp_path):
+    output = run_installed(
+        site,
+        "import monolith\n"
+        "assert 'tensorflow' not in sys.modules\n"
+        "from monolith.native import ops\n"
+        "from monolith.native_training.runtime.ops import gen_monolith_ops\n"
+        "assert gen_monolith_ops is ops\n"
+        "from monolith.native_training.hooks.server import service_pb2\n"
+        "print(ops._find_library())\n"
+        "print(ops.monolith_fused_value_rowids([0, 2, 3]).numpy().tolist())\n",
+        cwd=tmp_path,
+    )
+    assert output.splitlines() == [
+        str(site / "monolith" / "native" / "libmonolith_ops.so"),
+        "[0, 0, 1]",
+    ]
+
+
+def test_installed_example(site, tmp_path):
+    example = str(ROOT / "examples" / "first_op.py")
+    code = f"import runpy\nrunpy.run_path({example!r}, run_name='__main__')\n"
+    assert "Same numbers" in run_installed(site, code, cwd=tmp_path)
 
 
 def test_source_distribution_can_be_built_from(tmp_path):

@@ -205,10 +205,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="only tables of 1,000,000 rows")
     parser.add_argument("--write", action="store_true", help=f"put the report into {RESULTS.name}")
+    parser.add_argument("--phase", type=int, action="append", help="only these, counted from 0")
     parser.add_argument("--peer", action="append", choices=report.PEERS, help="only these peers")
     args = parser.parse_args(argv)
 
     phases = QUICK if args.quick else FULL
+    if args.phase:
+        phases = [phases[i] for i in args.phase]
     judged_on = phases[0].setting
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()

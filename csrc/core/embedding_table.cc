@@ -60,6 +60,12 @@ void RunOnThreads(const Parallel& parallel, std::size_t n, Work&& work) {
   if (failure) std::rethrow_exception(failure);
 }
 
+// A function: a closure that runs on another thread would not initialize a variable beside it.
+Batch& SliceOfThisThread() {
+  thread_local Batch slice;
+  return slice;
+}
+
 bool AllZero(const float* values, std::size_t n) {
   return std::all_of(values, values + n, [](float v) { return v == 0.0f; });
 }
@@ -199,10 +205,9 @@ class EmbeddingTable::Locked {
 template <typename Lock, typename OnRow>
 void EmbeddingTable::ForEachId(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
                                OnRow&& on_row) const {
-  thread_local Batch slice_of_thread;
   if (parallel == nullptr) {
     for (std::size_t first = 0; first < n; first += kSliceIds) {
-      Batch& slice = slice_of_thread;
+      Batch& slice = SliceOfThisThread();
       slice.Order(ids + first, std::min(kSliceIds, n - first));
       for (std::size_t s = 0; s < kStripes;)
         s = WalkGroup<Lock>(ids + first, first, slice, s, on_row);
@@ -213,7 +218,7 @@ void EmbeddingTable::ForEachId(const std::int64_t* ids, std::size_t n, const Par
     // Nobody minds in which order rows are read: each thread takes slices of its own.
     RunOnThreads(*parallel, (n + kSliceIds - 1) / kSliceIds, [&](std::size_t i) {
       const std::size_t first = i * kSliceIds;
-      Batch& slice = slice_of_thread;
+      Batch& slice = SliceOfThisThread();
       slice.Order(ids + first, std::min(kSliceIds, n - first));
       for (std::size_t s = 0; s < kStripes;)
         s = WalkGroup<Lock>(ids + first, first, slice, s, on_row);
@@ -221,7 +226,7 @@ void EmbeddingTable::ForEachId(const std::int64_t* ids, std::size_t n, const Par
   } else {
     // Equal ids must keep their order, so the threads share a slice and divide the stripes.
     for (std::size_t first = 0; first < n; first += kSharedSliceIds) {
-      Batch& slice = slice_of_thread;
+      Batch& slice = SliceOfThisThread();
       slice.Order(ids + first, std::min(kSharedSliceIds, n - first));
       RunOnThreads(*parallel, kStripes, [&](std::size_t s) {
         WalkStripes<Lock>(ids + first, first, slice, s, s + 1, on_row);

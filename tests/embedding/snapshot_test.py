@@ -367,12 +367,11 @@ class TestDamage:
     def check(self, table, kind, base):
         """Restores, expects an error that names table and file, and looks at the rows."""
 
-        def check_restore(error, file=None, message=None, names_table=True):
+        def check_restore(error, file=None, message=None):
             with pytest.raises(error, match=message) as info:
                 table.restore(str(base))
             text = info.value.message
-            if names_table:
-                assert (table.name if kind == "single" else table.shared_name) in text
+            assert (table.name if kind == "single" else table.shared_name) in text
             assert str(file or base) in text
             ids = [1, 2, 0, 99]
             rows = table.lookup(ids) if kind == "single" else table.lookup({"slot": ids})["slot"]
