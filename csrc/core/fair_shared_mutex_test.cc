@@ -44,7 +44,7 @@ TEST(FairSharedMutexTest, AWriterThatWaitsIsNotOvertaken) {
     order.push_back(1);
   });
   // The writer stands in line as soon as nobody else gets in.
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   bool in_line = false;
   while (!in_line && std::chrono::steady_clock::now() < deadline) {
     in_line = !mutex.try_lock_shared();
@@ -84,39 +84,6 @@ TEST(FairSharedMutexTest, NoUpdateIsLostAndNoneIsSeenHalf) {
     }
   });
   EXPECT_EQ(first, 4 * kWrites);
-}
-
-// Readers that hold the lock in turns so that there is always one inside: with std::shared_mutex
-// the writer would wait until they stop.
-TEST(FairSharedMutexTest, ReadersThatOverlapDoNotStarveAWriter) {
-  FairSharedMutex mutex;
-  std::atomic<int> inside{0};
-  std::atomic<bool> done{false};
-  std::vector<std::thread> readers;
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  for (int i = 0; i < 3; ++i) {
-    readers.emplace_back([&] {
-      while (!done && std::chrono::steady_clock::now() < deadline) {
-        const std::shared_lock<FairSharedMutex> lock(mutex);
-        ++inside;
-        // Leaves when another one is inside, or when there cannot be one.
-        while (inside == 1 && !done && std::chrono::steady_clock::now() < deadline &&
-               mutex.try_lock_shared()) {
-          mutex.unlock_shared();
-          std::this_thread::yield();
-        }
-        --inside;
-      }
-    });
-  }
-  int writes = 0;
-  for (; writes < 100 && std::chrono::steady_clock::now() < deadline; ++writes) {
-    const std::unique_lock<FairSharedMutex> lock(mutex);
-    EXPECT_EQ(inside, 0);
-  }
-  done = true;
-  for (std::thread& reader : readers) reader.join();
-  EXPECT_EQ(writes, 100);
 }
 
 }  // namespace

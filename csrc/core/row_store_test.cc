@@ -108,21 +108,25 @@ TEST(RowStoreTest, RowsStayWhereTheyAreWhileTheStoreGrows) {
   EXPECT_EQ(store.OwnerOfBlock(0), 1);
 }
 
-TEST(RowStoreTest, ClearForgetsAllAndStartsAtZeroedRowZero) {
+TEST(RowStoreTest, ClearForgetsAllAndStartsAgainWithZeroedRows) {
   constexpr std::size_t kRowBytes = 8;
   RowStore store(kRowBytes);
   store.Clear();  // An empty one, too.
-  ExpectRowsApart(store, kRowBytes, (1u << 18) + kBlock);
-  store.Clear();
-  EXPECT_EQ(store.num_rows(), 0u);
-  EXPECT_EQ(store.MemoryBytes(), 0u);
-  EXPECT_EQ(store.AllocateBlock(9), 0u);
-  EXPECT_EQ(store.OwnerOfBlock(0), 9);
-  EXPECT_EQ(store.Header(0)->id, 0);
-  EXPECT_EQ(store.Header(0)->live, 0u);
-  EXPECT_EQ(store.Data(0)[0], std::byte{0});
-  store.Clear();
-  ExpectRowsApart(store, kRowBytes, (1u << 18) + kBlock);
+  // Part of a chunk, a whole one, and a little of a second.
+  for (const std::uint32_t rows : {kBlock, 1u << 18, (1u << 18) + kBlock}) {
+    ExpectRowsApart(store, kRowBytes, rows);
+    store.Clear();
+    EXPECT_EQ(store.num_rows(), 0u);
+    EXPECT_EQ(store.MemoryBytes(), 0u);
+    for (std::uint32_t row = 0; row < rows; row += kBlock) {
+      ASSERT_EQ(store.AllocateBlock(9), row);
+      ASSERT_EQ(store.OwnerOfBlock(row), 9);
+      ASSERT_EQ(store.Header(row)->id, 0);
+      ASSERT_EQ(store.Header(row)->live, 0u);
+      ASSERT_EQ(store.Data(row)[0], std::byte{0});
+    }
+    store.Clear();
+  }
 }
 
 TEST(RowStoreTest, ThreadsGetDifferentBlocksAndWalkersSeeTheOwners) {
