@@ -7,7 +7,7 @@ WORKERS ?= 2
 CPP_SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
 NATIVE_SOURCES := CMakeLists.txt $(CPP_SOURCES) $(shell find csrc proto -name '*.proto' -o -name CMakeLists.txt)
 
-.PHONY: setup native demo test test-fast test-core test-asan test-tsan lint format bench bench-dense docs clean
+.PHONY: setup native demo test test-fast test-core test-asan test-tsan lint format bench bench-table bench-dense bench-prefetch docs clean
 
 setup: $(VENV)/.native
 
@@ -72,8 +72,16 @@ format: $(VENV)/.dependencies
 	$(BIN)/clang-format -i $(CPP_SOURCES)
 
 bench: setup
-	$(BIN)/$(call core-build,core,)
+	$(BIN)/$(call core-build,core,) --target core_benchmarks
 	for benchmark in build/core/csrc/core/*_benchmark; do $$benchmark; done
+
+# The collisionless table against its peers, each in an environment of its own below build/bench.
+bench-table: setup
+	$(BIN)/python -m benchmarks.table.run --write
+
+# What a prefetch queue hides of the input's time.
+bench-prefetch: setup
+	$(BIN)/python -m benchmarks.prefetch
 
 # The dense optimizers and clipping against the same formulas in TensorFlow ops, in one run.
 bench-dense: setup

@@ -323,6 +323,10 @@ TEST(ValidateTable, NamesWhatIsWrong) {
   EXPECT_EQ(ErrorOf([&] { ValidateTable(config); }),
             "feature_evict_every_n_hours must be positive, got 0.");
   config.enable_feature_eviction = false;
+  config.initial_capacity = (std::uint64_t{1} << 32) + 1;
+  EXPECT_EQ(ErrorOf([&] { ValidateTable(config); }),
+            "initial_capacity must be at most 2^32, the rows a table can hold, got 4294967297.");
+  config.initial_capacity = 1;
   config.entry_type = static_cast<EmbeddingHashTableConfig::EntryType>(3);
   EXPECT_EQ(ErrorOf([&] { ValidateTable(config); }),
             "Unknown entry type of hash table: 3. Expected 1 (PACKED) or 2 (RAW).");

@@ -113,6 +113,12 @@ void ValidateTable(const EmbeddingHashTableConfig& config) {
   if (config.skip_zero_embedding && config.entry_config.entry_type != EntryConfig::Type::kServing) {
     throw std::invalid_argument("Only EntryConfig_EntryType_SERVING supports skip_zero_embedding!");
   }
+  constexpr std::uint64_t kMaxRows = std::uint64_t{1} << 32;
+  if (config.initial_capacity > kMaxRows) {
+    throw std::invalid_argument(
+        "initial_capacity must be at most 2^32, the rows a table can hold, got " +
+        std::to_string(config.initial_capacity) + ".");
+  }
   if (config.enable_feature_eviction && config.feature_evict_every_n_hours <= 0) {
     throw std::invalid_argument("feature_evict_every_n_hours must be positive, got " +
                                 std::to_string(config.feature_evict_every_n_hours) + ".");
