@@ -43,21 +43,20 @@ core-build = cmake -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(
   && $(BIN)/cmake --build build/$(1)
 HAS_GTEST := $(wildcard /usr/include/gtest/gtest.h /usr/local/include/gtest/gtest.h)
 
-test-core: setup
-ifeq ($(HAS_GTEST),)
-	@echo "skipped: the tests of csrc/core need googletest (Debian: apt-get install libgtest-dev)"
-else
-	$(BIN)/$(call core-build,core,)
-	cd build/core && $(abspath $(BIN))/ctest --no-tests=error --output-on-failure -j $(WORKERS)
-endif
+core-test = $(if $(HAS_GTEST),\
+  $(BIN)/$(call core-build,$(1),$(2)) && cd build/$(1) && \
+    $(abspath $(BIN))/ctest --no-tests=error --output-on-failure -j $(WORKERS),\
+  @echo "skipped: the tests of csrc/core need googletest (Debian: apt-get install libgtest-dev)")
 
+test-core: setup
+	$(call core-test,core,)
+
+# The same tests under a sanitizer; CI runs both.
 test-asan: setup
-	$(BIN)/$(call core-build,asan,-DMONOLITH_SANITIZER=address)
-	cd build/asan && $(abspath $(BIN))/ctest --no-tests=error --output-on-failure -j $(WORKERS)
+	$(call core-test,asan,-DMONOLITH_SANITIZER=address)
 
 test-tsan: setup
-	$(BIN)/$(call core-build,tsan,-DMONOLITH_SANITIZER=thread)
-	cd build/tsan && $(abspath $(BIN))/ctest --no-tests=error --output-on-failure -j $(WORKERS)
+	$(call core-test,tsan,-DMONOLITH_SANITIZER=thread)
 
 lint: $(VENV)/.dependencies
 	$(BIN)/ruff check .

@@ -5,9 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <numeric>
 #include <random>
-#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -21,12 +19,14 @@ namespace {
 
 using testing::AdagradTable;
 using testing::AssignAll;
+using testing::At;
 using testing::DumpAll;
 using testing::DumpPlaces;
 using testing::LookupAll;
 using testing::LookupOne;
 using testing::OnThreads;
 using testing::ParseRecord;
+using testing::Range;
 using testing::RestoreAll;
 using testing::RunThreads;
 using testing::SgdTable;
@@ -40,18 +40,6 @@ constexpr int kScale = 20;  // Everything takes many times as long.
 #else
 constexpr int kScale = 1;
 #endif
-
-Ids Range(std::int64_t first, std::int64_t last) {
-  Ids ids(static_cast<std::size_t>(last - first));
-  std::iota(ids.begin(), ids.end(), first);
-  return ids;
-}
-
-WriteOptions At(std::int64_t update_time_sec) {
-  WriteOptions options;
-  options.update_time_sec = update_time_sec;
-  return options;
-}
 
 // True if all of the row's floats are equal, as the writers of these tests leave them.
 bool IsWhole(const float* row, std::size_t dim) {

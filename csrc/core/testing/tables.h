@@ -1,11 +1,15 @@
 // Tables, saved rows and threads for tests and benchmarks of the table.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/embedding_table.h"
@@ -20,6 +24,13 @@ extern "C" __attribute__((used)) inline const char* __tsan_default_options() {
 #endif
 
 namespace monolith::core::testing {
+
+// As many ids as a call works off in several pieces, the last of them short.
+#if defined(MONOLITH_SANITIZED)
+inline constexpr std::size_t kLongCall = (std::size_t{1} << 16) + 77;
+#else
+inline constexpr std::size_t kLongCall = (std::size_t{1} << 18) + 77;
+#endif
 
 template <typename Member>
 InitializerConfig Initial(const Member& member) {
@@ -88,6 +99,35 @@ inline void AssignAll(EmbeddingTable& table, const std::vector<std::int64_t>& id
   table.Assign(ids.data(), ids.size(), rows.data(), options);
 }
 
+// The ids [first, last).
+inline std::vector<std::int64_t> Range(std::int64_t first, std::int64_t last) {
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(last - first));
+  std::iota(ids.begin(), ids.end(), first);
+  return ids;
+}
+
+inline WriteOptions At(std::int64_t update_time_sec) {
+  WriteOptions options;
+  options.update_time_sec = update_time_sec;
+  return options;
+}
+
+// One optimizer step on every id, with the same gradient everywhere.
+inline void Step(EmbeddingTable& table, const std::vector<std::int64_t>& ids, float grad,
+                 float learning_rate, std::int64_t global_step = 1,
+                 const WriteOptions& options = {}) {
+  const std::vector<float> grads(ids.size() * table.dim(), grad);
+  const std::vector<float> rates(table.accessor().num_segments(), learning_rate);
+  table.Optimize(ids.data(), ids.size(), grads.data(), rates.data(), global_step, options);
+}
+
+// The id's serialized EntryDump; empty if it has no row.
+inline std::string LookupEntry(const EmbeddingTable& table, std::int64_t id) {
+  std::string entry = "not written";
+  table.LookupEntry(&id, 1, &entry);
+  return entry;
+}
+
 // The serialized rows at places [first, end), `at_once` of them per call.
 inline std::vector<std::string> DumpPlaces(const EmbeddingTable& table, std::uint64_t first,
                                            std::uint64_t end, std::size_t at_once = 1000,
@@ -106,6 +146,13 @@ inline std::vector<std::string> DumpPlaces(const EmbeddingTable& table, std::uin
 inline std::vector<std::string> DumpAll(const EmbeddingTable& table,
                                         const Expiry* expiry = nullptr) {
   return DumpPlaces(table, 0, table.num_places(), 1000, expiry);
+}
+
+// All rows, in an order that does not depend on where they stand.
+inline std::vector<std::string> SortedDump(const EmbeddingTable& table) {
+  std::vector<std::string> records = DumpAll(table);
+  std::sort(records.begin(), records.end());
+  return records;
 }
 
 inline EntryDumpView ParseRecord(const std::string& record) {
