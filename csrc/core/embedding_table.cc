@@ -60,8 +60,9 @@ void RunOnThreads(const Parallel& parallel, std::size_t n, Work&& work) {
   if (failure) std::rethrow_exception(failure);
 }
 
-// A function: a closure that runs on another thread would not initialize a variable beside it.
-Batch& SliceOfThisThread() {
+// A function: a closure that runs on another thread would not initialize a variable beside it. Not
+// inline: in a shared library the compiler would ask for the variable's address again for every id.
+__attribute__((noinline)) Batch& SliceOfThisThread() {
   thread_local Batch slice;
   return slice;
 }
