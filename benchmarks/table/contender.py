@@ -17,9 +17,11 @@ class Contender(abc.ABC):
 
     Attributes:
         wants_places: Whether it takes positions in an array instead of 64-bit ids.
+        grows_by: How much memory it may suddenly need while it grows, by what it has.
     """
 
     wants_places = False
+    grows_by = 0.0
 
     def __init__(self, rows: int, dim: int, threads: int) -> None:
         self.rows = rows

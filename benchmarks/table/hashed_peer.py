@@ -17,6 +17,8 @@ class HashedPeer(contender.Contender):
     first, and the gradients of equal ids are summed; a batch of unique ids goes straight in.
     """
 
+    grows_by = 2.0  # A new array of twice the size beside the old one.
+
     def __init__(self, rows: int, dim: int, threads: int) -> None:
         super().__init__(rows, dim, threads)
         graph_steps.limit_threads(threads)

@@ -30,7 +30,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def verdicts(judged: list[bars.Verdict]) -> str:
     rows = []
     for verdict in judged:
-        bar = f"{'<=' if verdict.at_most else '>='} {verdict.bar:g}x"
+        bar = (
+            "-" if verdict.bar is None else f"{'<=' if verdict.at_most else '>='} {verdict.bar:g}x"
+        )
         measured = "-" if verdict.value is None else f"{verdict.value.median:.2f}x"
         rows.append(
             [verdict.what, verdict.against, bar, measured, _range(verdict.value), verdict.word]

@@ -33,8 +33,8 @@ VERIFY_ROWS = 2 * workload.BATCH
 GROWN_ROWS = 1_000_000
 
 # A free page goes back to the host after two seconds, so memory is touched again before that.
-TOUCH_EVERY_SEC = 1.0
-TOUCH_BYTES = 256 << 20
+TOUCH_EVERY_SEC = 0.5
+TOUCH_BYTES = 1 << 30  # More than any contender fills until the next time.
 
 
 def touch(size: int) -> None:
@@ -115,8 +115,7 @@ class Worker:
         before = resident = contender.resident_bytes()
         for rows in range(0, len(ids), workload.INSERT_KEYS_PER_CALL):
             if time.monotonic() - touched > TOUCH_EVERY_SEC:
-                # A table that doubles needs twice as much again as it has.
-                touch(TOUCH_BYTES + int(2.2 * (resident - before)))
+                touch(TOUCH_BYTES + int(self._contender.grows_by * (resident - before)))
                 touched = time.monotonic()
             contender.forget_peak()
             seconds += self._contender.insert(ids[rows : rows + workload.INSERT_KEYS_PER_CALL])

@@ -134,5 +134,12 @@ TEST(HashIdTest, DifferentIdsHaveDifferentHashes) {
   EXPECT_EQ(hashes.size(), ids.size());
 }
 
+TEST(HashIdTest, ItsInverseGivesTheIdBack) {
+  std::mt19937_64 random(7);
+  std::vector<std::int64_t> ids = {0, 1, -1, INT64_MIN, INT64_MAX};
+  for (int i = 0; i < 10000; ++i) ids.push_back(static_cast<std::int64_t>(random()));
+  for (const std::int64_t id : ids) EXPECT_EQ(IdOfHash(HashId(id)), id);
+}
+
 }  // namespace
 }  // namespace monolith::core

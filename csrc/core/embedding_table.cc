@@ -22,7 +22,7 @@ static_assert(kNoRow == RowIndex::kNoRow);
 constexpr std::size_t kIdsInFlight = 64;
 
 // Ids that are ordered at a time: by one thread for itself, and for all threads of a call.
-constexpr std::size_t kSliceIds = std::size_t{1} << 13;
+constexpr std::size_t kSliceIds = std::size_t{1} << 12;
 constexpr std::size_t kSharedSliceIds = std::size_t{1} << 15;
 
 constexpr std::size_t kCacheLine = 64;
@@ -85,12 +85,10 @@ struct alignas(kCacheLine) EmbeddingTable::Stripe {
   std::uint32_t fresh_left = 0;      // and how many there are.
 };
 
-class EmbeddingTable::IdsOfRows final : public RowIndex::HashOfRow {
+class EmbeddingTable::HashesOfRows final : public RowIndex::HashOfRow {
  public:
-  explicit IdsOfRows(const RowStore& rows) : rows_(rows) {}
-  std::uint64_t operator()(std::uint32_t row) const override {
-    return HashId(rows_.Header(row)->id);
-  }
+  explicit HashesOfRows(const RowStore& rows) : rows_(rows) {}
+  std::uint64_t operator()(std::uint32_t row) const override { return rows_.Header(row)->hash; }
   void Prefetch(std::uint32_t row) const override { __builtin_prefetch(rows_.Header(row)); }
 
  private:
@@ -106,10 +104,10 @@ EmbeddingTable::EmbeddingTable(const EmbeddingHashTableConfig& config)
       bytes_written_(sizeof(RowHeader) + accessor_->row_bytes()),
       expire_times_(config.slot_expire_time_config),
       rows_(accessor_->row_bytes()),
-      ids_of_rows_(std::make_unique<IdsOfRows>(rows_)) {
+      hashes_of_rows_(std::make_unique<HashesOfRows>(rows_)) {
   for (std::size_t s = 0; s < kStripes; ++s) {
     stripes_[s] = std::make_unique<Stripe>(static_cast<std::uint8_t>(s), buckets_);
-    stripes_[s]->index.Reserve(config.initial_capacity / kStripes, *ids_of_rows_);
+    stripes_[s]->index.Reserve(config.initial_capacity / kStripes, *hashes_of_rows_);
   }
 }
 
@@ -124,12 +122,12 @@ std::size_t EmbeddingTable::size() const {
   return total;
 }
 
-std::uint32_t EmbeddingTable::Find(const Stripe& stripe, std::uint64_t hash,
-                                   std::int64_t id) const {
-  return stripe.index.Find(hash, [&](std::uint32_t row) { return rows_.Header(row)->id == id; });
+std::uint32_t EmbeddingTable::Find(const Stripe& stripe, std::uint64_t hash) const {
+  return stripe.index.Find(hash,
+                           [&](std::uint32_t row) { return rows_.Header(row)->hash == hash; });
 }
 
-std::uint32_t EmbeddingTable::Make(Stripe& stripe, std::uint64_t hash, std::int64_t id) {
+std::uint32_t EmbeddingTable::Make(Stripe& stripe, std::uint64_t hash) {
   std::uint32_t row = stripe.free_row;
   if (row == kNoRow && stripe.fresh_left == 0) {
     stripe.fresh_row = rows_.AllocateBlock(stripe.number);
@@ -138,15 +136,15 @@ std::uint32_t EmbeddingTable::Make(Stripe& stripe, std::uint64_t hash, std::int6
   const bool reused = row != kNoRow;
   if (!reused) row = stripe.fresh_row;
   // First the index, which may run out of memory: nothing is taken yet then.
-  stripe.index.Insert(hash, row, *ids_of_rows_);
+  stripe.index.Insert(hash, row, *hashes_of_rows_);
   RowHeader* header = rows_.Header(row);
   if (reused) {
-    stripe.free_row = static_cast<std::uint32_t>(header->id);
+    stripe.free_row = static_cast<std::uint32_t>(header->hash);
   } else {
     ++stripe.fresh_row;
     --stripe.fresh_left;
   }
-  header->id = id;
+  header->hash = hash;
   header->live = 1;
   header->last_update_sec = 0;
   return row;
@@ -156,7 +154,7 @@ void EmbeddingTable::Remove(Stripe& stripe, std::uint64_t hash, std::uint32_t ro
   stripe.index.Erase(hash, row);
   RowHeader* header = rows_.Header(row);
   header->live = 0;
-  header->id = stripe.free_row;
+  header->hash = stripe.free_row;
   stripe.free_row = row;
 }
 
@@ -198,39 +196,81 @@ class EmbeddingTable::Locked {
     const std::size_t first_;
     const std::size_t last_;
   };
+
+  // Holds all stripes shared, or none if that would mean to wait for a writer.
+  class AllSharedOrNone {
+   public:
+    explicit AllSharedOrNone(const EmbeddingTable& table) : table_(table) {
+      while (held_ < kStripes && table_.stripes_[held_]->mutex.try_lock_shared()) ++held_;
+      if (held_ < kStripes) Release();
+    }
+    ~AllSharedOrNone() { Release(); }
+    AllSharedOrNone(const AllSharedOrNone&) = delete;
+    AllSharedOrNone& operator=(const AllSharedOrNone&) = delete;
+
+    explicit operator bool() const { return held_ == kStripes; }
+
+   private:
+    void Release() {
+      while (held_ > 0) table_.stripes_[--held_]->mutex.unlock_shared();
+    }
+
+    const EmbeddingTable& table_;
+    std::size_t held_ = 0;
+  };
 };
 
-// Calls `on_row(stripe, hash, position, row)` for every id, with `row` kNoRow where the id has
-// none, under the stripe's lock. Ids go slice by slice, so that what a slice needs stays in the
-// cache.
+// Ids as the caller gave them.
+struct EmbeddingTable::AsGiven {
+  const std::int64_t* ids;
+  [[nodiscard]] std::uint64_t hash(std::size_t i) const { return HashId(ids[i]); }
+  [[nodiscard]] std::size_t position(std::size_t i) const { return i; }
+};
+
+// Ids by stripe.
+struct EmbeddingTable::ByStripe {
+  const Batch& batch;
+  [[nodiscard]] std::uint64_t hash(std::size_t i) const { return batch[i].hash; }
+  [[nodiscard]] std::size_t position(std::size_t i) const { return batch[i].position; }
+};
+
+// Calls `on_row(stripe, hash, position, row)` for every id, under the stripe's lock; `row` has no
+// header where the id has no row. Ids go slice by slice, so that what a slice needs stays in the
+// cache and nobody waits for long.
 template <typename Lock, typename OnRow>
 void EmbeddingTable::ForEachId(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
                                OnRow&& on_row) const {
-  if (parallel == nullptr) {
-    for (std::size_t first = 0; first < n; first += kSliceIds) {
-      Batch& slice = SliceOfThisThread();
-      slice.Order(ids + first, std::min(kSliceIds, n - first));
-      for (std::size_t s = 0; s < kStripes;)
-        s = WalkGroup<Lock>(ids + first, first, slice, s, on_row);
+  const auto walk_slice = [&](std::size_t i) {
+    const std::size_t first = i * kSliceIds;
+    const std::size_t count = std::min(kSliceIds, n - first);
+    const auto at_position = [&](Stripe& stripe, std::uint64_t hash, std::size_t position,
+                                 FoundRow row) { on_row(stripe, hash, first + position, row); };
+    if constexpr (!Lock::kWrites) {
+      // Nobody minds in which order rows are read. Where no writer is about, that saves ordering
+      // the ids, and the output is written from front to back.
+      if (const typename Locked::AllSharedOrNone lock(*this); lock) {
+        WalkIds<Lock>(AsGiven{ids + first}, 0, count, at_position);
+        return;
+      }
     }
-    return;
-  }
-  if constexpr (!Lock::kWrites) {
-    // Nobody minds in which order rows are read: each thread takes slices of its own.
-    RunOnThreads(*parallel, (n + kSliceIds - 1) / kSliceIds, [&](std::size_t i) {
-      const std::size_t first = i * kSliceIds;
-      Batch& slice = SliceOfThisThread();
-      slice.Order(ids + first, std::min(kSliceIds, n - first));
-      for (std::size_t s = 0; s < kStripes;)
-        s = WalkGroup<Lock>(ids + first, first, slice, s, on_row);
-    });
+    Batch& slice = SliceOfThisThread();
+    slice.Order(ids + first, count);
+    for (std::size_t s = 0; s < kStripes;) s = WalkGroup<Lock>(slice, s, at_position);
+  };
+  const std::size_t slices = (n + kSliceIds - 1) / kSliceIds;
+  if (parallel == nullptr) {
+    for (std::size_t i = 0; i < slices; ++i) walk_slice(i);
+  } else if constexpr (!Lock::kWrites) {
+    RunOnThreads(*parallel, slices, walk_slice);
   } else {
     // Equal ids must keep their order, so the threads share a slice and divide the stripes.
     for (std::size_t first = 0; first < n; first += kSharedSliceIds) {
       Batch& slice = SliceOfThisThread();
       slice.Order(ids + first, std::min(kSharedSliceIds, n - first));
       RunOnThreads(*parallel, kStripes, [&](std::size_t s) {
-        WalkStripes<Lock>(ids + first, first, slice, s, s + 1, on_row);
+        WalkStripes<Lock>(slice, s, s + 1,
+                          [&](Stripe& stripe, std::uint64_t hash, std::size_t position,
+                              FoundRow row) { on_row(stripe, hash, first + position, row); });
       });
     }
   }
@@ -239,39 +279,48 @@ void EmbeddingTable::ForEachId(const std::int64_t* ids, std::size_t n, const Par
 // Walks the next stripes from `first_stripe` on that have enough ids together to overlap their
 // cache misses; returns the stripe to go on from.
 template <typename Lock, typename OnRow>
-std::size_t EmbeddingTable::WalkGroup(const std::int64_t* ids, std::size_t first_position,
-                                      const Batch& slice, std::size_t first_stripe,
-                                      OnRow& on_row) const {
+std::size_t EmbeddingTable::WalkGroup(const Batch& slice, std::size_t first_stripe,
+                                      OnRow&& on_row) const {
   std::size_t last = first_stripe + 1;
   while (last < kStripes && slice.start(last) - slice.start(first_stripe) < kIdsInFlight) ++last;
-  WalkStripes<Lock>(ids, first_position, slice, first_stripe, last, on_row);
+  WalkStripes<Lock>(slice, first_stripe, last, on_row);
   return last;
 }
 
-// The work goes in three passes over a handful of ids, so that their cache misses overlap: ask for
-// the buckets, ask for the rows, use the rows.
 template <typename Lock, typename OnRow>
-void EmbeddingTable::WalkStripes(const std::int64_t* ids, std::size_t first_position,
-                                 const Batch& slice, std::size_t first_stripe,
-                                 std::size_t last_stripe, OnRow& on_row) const {
-  const std::size_t end = slice.start(last_stripe);
-  if (slice.start(first_stripe) == end) return;
-  const std::size_t used_bytes = Lock::kWrites ? bytes_written_ : bytes_read_;
+void EmbeddingTable::WalkStripes(const Batch& slice, std::size_t first_stripe,
+                                 std::size_t last_stripe, OnRow&& on_row) const {
+  const std::size_t first = slice.start(first_stripe), end = slice.start(last_stripe);
+  if (first == end) return;
   const typename Locked::template Range<Lock> lock(*this, first_stripe, last_stripe);
-  std::uint32_t guesses[kIdsInFlight];
-  for (std::size_t at = slice.start(first_stripe); at < end; at += kIdsInFlight) {
+  WalkIds<Lock>(ByStripe{slice}, first, end, on_row);
+}
+
+// The work goes in three passes over a handful of ids, so that their cache misses overlap: ask for
+// the buckets, ask for the rows, use the rows. The stripes of the ids are locked.
+template <typename Lock, typename Ids, typename OnRow>
+void EmbeddingTable::WalkIds(const Ids& ids, std::size_t first, std::size_t end,
+                             OnRow&& on_row) const {
+  const std::size_t used_bytes = Lock::kWrites ? bytes_written_ : bytes_read_;
+  std::uint64_t hashes[kIdsInFlight];
+  const IndexBucket* homes[kIdsInFlight];
+  FoundRow guesses[kIdsInFlight];
+  for (std::size_t at = first; at < end; at += kIdsInFlight) {
     const std::size_t count = std::min(kIdsInFlight, end - at);
     for (std::size_t i = 0; i < count; ++i) {
-      const std::uint64_t hash = slice[at + i].hash;
-      __builtin_prefetch(stripes_[StripeOf(hash)]->index.Home(hash));
+      hashes[i] = ids.hash(at + i);
+      homes[i] = stripes_[StripeOf(hashes[i])]->index.Home(hashes[i]);
+      __builtin_prefetch(homes[i]);
     }
     for (std::size_t i = 0; i < count; ++i) {
-      const std::uint64_t hash = slice[at + i].hash;
-      const IndexBucket* home = stripes_[StripeOf(hash)]->index.Home(hash);
-      const std::uint32_t bits = home->Match(RowIndex::TagOf(hash));
-      guesses[i] = bits != 0 ? home->rows[__builtin_ctz(bits)] : kNoRow;
-      if (bits == 0) continue;
-      const auto* row = reinterpret_cast<const std::byte*>(rows_.Header(guesses[i]));
+      const std::uint32_t bits = homes[i]->Match(RowIndex::TagOf(hashes[i]));
+      if (bits == 0) {
+        guesses[i] = FoundRow();
+        continue;
+      }
+      const std::uint32_t number = homes[i]->rows[__builtin_ctz(bits)];
+      guesses[i] = {number, rows_.Header(number)};
+      const auto* row = reinterpret_cast<const std::byte*>(guesses[i].header);
       for (std::size_t at_byte = 0; at_byte < used_bytes; at_byte += kCacheLine) {
         __builtin_prefetch(row + at_byte, Lock::kWrites ? 1 : 0);
       }
@@ -279,18 +328,18 @@ void EmbeddingTable::WalkStripes(const std::int64_t* ids, std::size_t first_posi
       __builtin_prefetch(row + used_bytes - 1, Lock::kWrites ? 1 : 0);
     }
     for (std::size_t i = 0; i < count; ++i) {
-      const Batch::Entry& entry = slice[at + i];
-      const std::int64_t id = ids[entry.position];
-      Stripe& stripe = *stripes_[StripeOf(entry.hash)];
-      std::uint32_t row = guesses[i];
+      const std::uint64_t hash = hashes[i];
+      Stripe& stripe = *stripes_[StripeOf(hash)];
+      FoundRow row = guesses[i];
       // The guess is wrong when another id shares the tag, the entry stands outside its home
       // bucket, or the id got or lost its row only a few ids ago. (The place of a lost row has the
-      // number of another for its id, which may look like the one we want.)
-      const RowHeader* header = row == kNoRow ? nullptr : rows_.Header(row);
-      if (header == nullptr || header->id != id || (Lock::kWrites && header->live == 0)) {
-        row = Find(stripe, entry.hash, id);
+      // number of another for its hash, which may look like the one we want.)
+      if (row.header == nullptr || row.header->hash != hash ||
+          (Lock::kWrites && row.header->live == 0)) {
+        row.number = Find(stripe, hash);
+        row.header = row.number == kNoRow ? nullptr : rows_.Header(row.number);
       }
-      on_row(stripe, entry.hash, first_position + entry.position, row);
+      on_row(stripe, hash, ids.position(at + i), row);
     }
   }
 }
@@ -299,7 +348,7 @@ bool EmbeddingTable::Contains(std::int64_t id) const {
   const std::uint64_t hash = HashId(id);
   const Stripe& stripe = *stripes_[StripeOf(hash)];
   const std::shared_lock<FairSharedMutex> lock(stripe.mutex);
-  return Find(stripe, hash, id) != kNoRow;
+  return Find(stripe, hash) != kNoRow;
 }
 
 std::size_t EmbeddingTable::Lookup(const std::int64_t* ids, std::size_t n, float* rows,
@@ -307,15 +356,15 @@ std::size_t EmbeddingTable::Lookup(const std::int64_t* ids, std::size_t n, float
   std::atomic<std::size_t> misses{0};
   const bool raw = accessor_->values_are_raw();
   ForEachId<Locked::Shared>(ids, n, parallel,
-                            [&](Stripe&, std::uint64_t, std::size_t position, std::uint32_t row) {
+                            [&](Stripe&, std::uint64_t, std::size_t position, FoundRow row) {
                               float* to = rows + position * dim_;
-                              if (row == kNoRow) {
+                              if (row.header == nullptr) {
                                 std::fill_n(to, dim_, 0.0f);
                                 misses.fetch_add(1, std::memory_order_relaxed);
                               } else if (raw) {
-                                CopyFloats(rows_.Data(row), dim_, to);
+                                CopyFloats(row.data(), dim_, to);
                               } else {
-                                accessor_->Read(rows_.Data(row), to);
+                                accessor_->Read(row.data(), to);
                               }
                             });
   return n - misses.load();
@@ -324,11 +373,11 @@ std::size_t EmbeddingTable::Lookup(const std::int64_t* ids, std::size_t n, float
 void EmbeddingTable::LookupEntry(const std::int64_t* ids, std::size_t n,
                                  std::string* entries) const {
   ForEachId<Locked::Shared>(
-      ids, n, nullptr, [&](Stripe&, std::uint64_t, std::size_t position, std::uint32_t row) {
+      ids, n, nullptr, [&](Stripe&, std::uint64_t, std::size_t position, FoundRow row) {
         entries[position].clear();
-        if (row == kNoRow) return;
-        accessor_->AppendDump(rows_.Data(row), /*with_id=*/false, 0,
-                              rows_.Header(row)->last_update_sec, &entries[position]);
+        if (row.header == nullptr) return;
+        accessor_->AppendDump(row.data(), /*with_id=*/false, 0, row.header->last_update_sec,
+                              &entries[position]);
       });
 }
 
@@ -339,16 +388,16 @@ void EmbeddingTable::Write(const std::int64_t* ids, std::size_t n, const WriteOp
   const std::uint32_t time = ToRowTime(options.update_time_sec);
   ForEachId<Locked::Exclusive>(
       ids, n, options.parallel,
-      [&](Stripe& stripe, std::uint64_t hash, std::size_t position, std::uint32_t row) {
-        if (row == kNoRow) {
+      [&](Stripe& stripe, std::uint64_t hash, std::size_t position, FoundRow row) {
+        if (row.header == nullptr) {
           const std::int64_t id = ids[position];
           const std::uint32_t count = options.counts == nullptr ? 1 : options.counts[position];
           if (options.filter != nullptr && !options.filter->Admit(id, count)) return;
-          row = Make(stripe, hash, id);
-          accessor_->Init(rows_.Data(row));
+          row.header = rows_.Header(Make(stripe, hash));
+          accessor_->Init(row.data());
         }
-        update(position, rows_.Data(row));
-        rows_.Header(row)->last_update_sec = time;
+        update(position, row.data());
+        row.header->last_update_sec = time;
       });
 }
 
@@ -394,23 +443,22 @@ void EmbeddingTable::Reinitialize(const std::int64_t* ids, std::size_t n, std::i
                                   std::int32_t* status) {
   RaiseMaxUpdateTime(now_sec);
   ForEachId<Locked::Exclusive>(
-      ids, n, nullptr,
-      [&](Stripe& stripe, std::uint64_t hash, std::size_t position, std::uint32_t row) {
-        status[position] = row == kNoRow ? 0 : 1;
-        if (row == kNoRow) row = Make(stripe, hash, ids[position]);
-        accessor_->Init(rows_.Data(row));
-        rows_.Header(row)->last_update_sec = ToRowTime(now_sec);
+      ids, n, nullptr, [&](Stripe& stripe, std::uint64_t hash, std::size_t position, FoundRow row) {
+        status[position] = row.header == nullptr ? 0 : 1;
+        if (row.header == nullptr) row.header = rows_.Header(Make(stripe, hash));
+        accessor_->Init(row.data());
+        row.header->last_update_sec = ToRowTime(now_sec);
       });
 }
 
 std::size_t EmbeddingTable::Erase(const std::int64_t* ids, std::size_t n) {
   std::size_t erased = 0;
-  ForEachId<Locked::Exclusive>(
-      ids, n, nullptr, [&](Stripe& stripe, std::uint64_t hash, std::size_t, std::uint32_t row) {
-        if (row == kNoRow) return;
-        Remove(stripe, hash, row);
-        ++erased;
-      });
+  ForEachId<Locked::Exclusive>(ids, n, nullptr,
+                               [&](Stripe& stripe, std::uint64_t hash, std::size_t, FoundRow row) {
+                                 if (row.header == nullptr) return;
+                                 Remove(stripe, hash, row.number);
+                                 ++erased;
+                               });
   return erased;
 }
 
@@ -424,10 +472,10 @@ std::size_t EmbeddingTable::Evict(std::int64_t max_update_sec) {
     for (std::uint32_t row = first; row < first + RowStore::kBlockRows; ++row) {
       const RowHeader* header = rows_.Header(row);
       if (header->live == 0 ||
-          !expire_times_.Expired(header->id, header->last_update_sec, max_update_sec)) {
+          !expire_times_.Expired(IdOfHash(header->hash), header->last_update_sec, max_update_sec)) {
         continue;
       }
-      Remove(stripe, HashId(header->id), row);
+      Remove(stripe, header->hash, row);
       ++evicted;
     }
   }
@@ -460,12 +508,12 @@ std::uint64_t EmbeddingTable::Dump(std::uint64_t place, std::uint64_t end, std::
       const auto at = static_cast<std::uint32_t>(place);
       const RowHeader* header = rows_.Header(at);
       if (header->live == 0) continue;
-      if (expiry != nullptr &&
-          expiry->times->Expired(header->id, header->last_update_sec, expiry->now_sec)) {
+      if (expiry != nullptr && expiry->times->Expired(IdOfHash(header->hash),
+                                                      header->last_update_sec, expiry->now_sec)) {
         continue;
       }
-      accessor_->AppendDump(rows_.Data(at), /*with_id=*/true, header->id, header->last_update_sec,
-                            &dumped->bytes);
+      accessor_->AppendDump(rows_.Data(at), /*with_id=*/true, IdOfHash(header->hash),
+                            header->last_update_sec, &dumped->bytes);
       dumped->ends.push_back(dumped->bytes.size());
       --left;
     }
@@ -484,10 +532,11 @@ void EmbeddingTable::Restore(const EntryDumpView* dumps, std::size_t n) {
   std::vector<float> values(config_.skip_zero_embedding ? dim_ : 0);
   ForEachId<Locked::Exclusive>(
       ids.data(), n, nullptr,
-      [&](Stripe& stripe, std::uint64_t hash, std::size_t position, std::uint32_t row) {
+      [&](Stripe& stripe, std::uint64_t hash, std::size_t position, FoundRow found) {
         const EntryDumpView& dump = dumps[position];
+        std::uint32_t row = found.number;
         const bool is_new = row == kNoRow;
-        if (is_new) row = Make(stripe, hash, ids[position]);
+        if (is_new) row = Make(stripe, hash);
         try {
           accessor_->Restore(dump, rows_.Data(row));
         } catch (...) {

@@ -121,23 +121,33 @@ class EmbeddingTable {
 
  private:
   struct Stripe;
-  class IdsOfRows;
+  class HashesOfRows;
   class Locked;
+  struct AsGiven;
+  struct ByStripe;
+
+  // A row with its address, so that nobody computes it twice; header is null where there is none.
+  struct FoundRow {
+    std::uint32_t number = RowStore::kNoRow;
+    RowHeader* header = nullptr;
+    [[nodiscard]] std::byte* data() const { return reinterpret_cast<std::byte*>(header + 1); }
+  };
 
   template <typename Lock, typename OnRow>
   void ForEachId(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
                  OnRow&& on_row) const;
   template <typename Lock, typename OnRow>
-  std::size_t WalkGroup(const std::int64_t* ids, std::size_t first_position, const Batch& slice,
-                        std::size_t first_stripe, OnRow& on_row) const;
+  std::size_t WalkGroup(const Batch& slice, std::size_t first_stripe, OnRow&& on_row) const;
   template <typename Lock, typename OnRow>
-  void WalkStripes(const std::int64_t* ids, std::size_t first_position, const Batch& slice,
-                   std::size_t first_stripe, std::size_t last_stripe, OnRow& on_row) const;
+  void WalkStripes(const Batch& slice, std::size_t first_stripe, std::size_t last_stripe,
+                   OnRow&& on_row) const;
+  template <typename Lock, typename Ids, typename OnRow>
+  void WalkIds(const Ids& ids, std::size_t first, std::size_t end, OnRow&& on_row) const;
   template <typename Update>
   void Write(const std::int64_t* ids, std::size_t n, const WriteOptions& options, Update&& update);
 
-  [[nodiscard]] std::uint32_t Find(const Stripe& stripe, std::uint64_t hash, std::int64_t id) const;
-  [[nodiscard]] std::uint32_t Make(Stripe& stripe, std::uint64_t hash, std::int64_t id);
+  [[nodiscard]] std::uint32_t Find(const Stripe& stripe, std::uint64_t hash) const;
+  [[nodiscard]] std::uint32_t Make(Stripe& stripe, std::uint64_t hash);
   void Remove(Stripe& stripe, std::uint64_t hash, std::uint32_t row);
   void RaiseMaxUpdateTime(std::int64_t sec);
 
@@ -149,7 +159,7 @@ class EmbeddingTable {
   const SlotExpireTimes expire_times_;
   RowStore rows_;
   BucketPool buckets_;
-  std::unique_ptr<IdsOfRows> ids_of_rows_;
+  std::unique_ptr<HashesOfRows> hashes_of_rows_;
   std::array<std::unique_ptr<Stripe>, kStripes> stripes_;
   mutable std::shared_mutex walk_mutex_;
   std::atomic<std::int64_t> max_update_sec_{0};

@@ -17,4 +17,15 @@ inline std::uint64_t HashId(std::int64_t id) {
   return x;
 }
 
+// The one id that has this hash: every step above can be undone, so no two ids share a hash.
+inline std::int64_t IdOfHash(std::uint64_t hash) {
+  std::uint64_t x = hash;
+  x ^= x >> 32;
+  x *= 0x96DE1B173F119089ull;  // Inverse of 0xBF58476D1CE4E5B9 modulo 2^64,
+  x ^= x >> 29 ^ x >> 58;
+  x *= 0xF1DE83E19937733Dull;  // and of 0x9E3779B97F4A7C15.
+  x ^= x >> 32;
+  return static_cast<std::int64_t>(x);
+}
+
 }  // namespace monolith::core

@@ -88,6 +88,8 @@ void RowIndex::Clear() {
   size_ = 0;
   segments_.push_back(std::make_unique<Segment>(NewSegment(1, 0)));
   directory_.assign(1, segments_.back().get());
+  arrays_.resize(1);
+  ShowArray(0, 1);
 }
 
 RowIndex::Segment RowIndex::NewSegment(std::uint32_t num_buckets, std::uint32_t depth) {
@@ -148,7 +150,7 @@ void RowIndex::Reserve(std::size_t rows, const HashOfRow& hash_of_row) {
   // every segment takes without splitting.
   while (segments_.size() * (segments_.front()->bucket_mask + 1) * kRowsPerBucket / 2 < rows) {
     if (segments_.front()->bucket_mask + 1 < kMaxBuckets) {
-      GrowBuckets(*segments_.front(), hash_of_row);
+      GrowBuckets(0, hash_of_row);
     } else {
       if (depth_ == kMaxDepth) return;
       const std::size_t count = std::size_t{1} << depth_;
@@ -160,13 +162,21 @@ void RowIndex::Reserve(std::size_t rows, const HashOfRow& hash_of_row) {
 
 void RowIndex::Grow(std::size_t position, const HashOfRow& hash_of_row) {
   if (directory_[position]->bucket_mask + 1 < kMaxBuckets) {
-    GrowBuckets(*directory_[position], hash_of_row);
+    GrowBuckets(position, hash_of_row);
   } else {
     Split(position, hash_of_row);
   }
 }
 
-void RowIndex::GrowBuckets(Segment& segment, const HashOfRow& hash_of_row) {
+// Brings arrays_ up to date where a segment's buckets changed.
+void RowIndex::ShowArray(std::size_t first, std::size_t count) {
+  for (std::size_t i = first; i < first + count; ++i) {
+    arrays_[i] = {directory_[i]->buckets, directory_[i]->bucket_mask};
+  }
+}
+
+void RowIndex::GrowBuckets(std::size_t position, const HashOfRow& hash_of_row) {
+  Segment& segment = *directory_[position];
   Segment wider = NewSegment((segment.bucket_mask + 1) * 2, segment.depth);
   for (std::uint32_t b = 0; b <= segment.bucket_mask; ++b) {
     const IndexBucket& bucket = segment.buckets[b];
@@ -177,6 +187,8 @@ void RowIndex::GrowBuckets(Segment& segment, const HashOfRow& hash_of_row) {
   }
   pool_.Free(segment.buckets, segment.bucket_mask + 1);
   segment = wider;
+  const std::size_t run = std::size_t{1} << (depth_ - segment.depth);
+  ShowArray(position / run * run, run);
 }
 
 void RowIndex::Split(std::size_t position, const HashOfRow& hash_of_row) {
@@ -185,7 +197,10 @@ void RowIndex::Split(std::size_t position, const HashOfRow& hash_of_row) {
     if (depth_ == kMaxDepth) throw std::length_error("RowIndex: the index cannot grow further");
     std::vector<Segment*> doubled(directory_.size() * 2);
     for (std::size_t i = 0; i < doubled.size(); ++i) doubled[i] = directory_[i / 2];
+    std::vector<BucketArray> doubled_arrays(doubled.size());
     directory_.swap(doubled);
+    arrays_.swap(doubled_arrays);
+    ShowArray(0, directory_.size());
     ++depth_;
     position *= 2;
   }
@@ -225,10 +240,12 @@ void RowIndex::Split(std::size_t position, const HashOfRow& hash_of_row) {
   const std::size_t run = std::size_t{1} << (depth_ - segment.depth);
   const std::size_t first = position / (2 * run) * (2 * run);
   for (std::size_t i = 0; i < run; ++i) directory_[first + run + i] = &upper;
+  ShowArray(first + run, run);
 }
 
 std::size_t RowIndex::MemoryBytes() const {
-  return directory_.capacity() * sizeof(Segment*) + segments_.size() * sizeof(Segment);
+  return directory_.capacity() * (sizeof(Segment*) + sizeof(BucketArray)) +
+         segments_.size() * sizeof(Segment);
 }
 
 }  // namespace monolith::core

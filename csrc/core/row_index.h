@@ -102,8 +102,8 @@ class RowIndex {
 
   // The bucket in which a search for `hash` starts.
   [[nodiscard]] const IndexBucket* Home(std::uint64_t hash) const {
-    const Segment& segment = SegmentOf(hash);
-    return &segment.buckets[hash & segment.bucket_mask];
+    const BucketArray& array = arrays_[DirectoryPosition(hash)];
+    return &array.buckets[hash & array.mask];
   }
 
   // Calls `is_it(row)` for rows whose tag fits, until it answers true; returns that row or kNoRow.
@@ -150,6 +150,12 @@ class RowIndex {
     std::uint32_t depth;  // How many bits of the hash all entries share.
   };
 
+  // What a search needs of the segment at the same place of the directory, one load away.
+  struct BucketArray {
+    const IndexBucket* buckets;
+    std::uint64_t mask;
+  };
+
   [[nodiscard]] static std::uint64_t Step(std::uint8_t tag) { return 2 * std::uint64_t{tag} + 1; }
   // Bits 26 to 49 of the hash, from the top: segments; bits 0 to 25: buckets.
   [[nodiscard]] std::size_t DirectoryPosition(std::uint64_t hash) const {
@@ -161,14 +167,16 @@ class RowIndex {
 
   static void Place(Segment& segment, std::uint64_t hash, std::uint32_t row);
   void Grow(std::size_t position, const HashOfRow& hash_of_row);
-  void GrowBuckets(Segment& segment, const HashOfRow& hash_of_row);
+  void GrowBuckets(std::size_t position, const HashOfRow& hash_of_row);
   void FreeSegments();
+  void ShowArray(std::size_t first, std::size_t count);
   void Split(std::size_t position, const HashOfRow& hash_of_row);
   [[nodiscard]] Segment NewSegment(std::uint32_t num_buckets, std::uint32_t depth);
 
   std::uint32_t depth_ = 0;
   std::size_t size_ = 0;
   std::vector<Segment*> directory_;  // 2^depth_ of them; a segment may stand at several places.
+  std::vector<BucketArray> arrays_;  // Parallel to directory_.
   std::vector<std::unique_ptr<Segment>> segments_;
   BucketPool& pool_;
 };

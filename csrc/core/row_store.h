@@ -10,9 +10,9 @@ namespace monolith::core {
 
 // What stands in front of each row's value and optimizer state.
 struct RowHeader {
-  std::int64_t id;
+  std::uint64_t hash;  // Of the row's id, see IdOfHash: what a search compares.
   std::uint32_t last_update_sec;
-  std::uint32_t live;  // 1 while the row belongs to `id`, 0 when the place is free.
+  std::uint32_t live;  // 1 while the row belongs to an id, 0 when the place is free.
 };
 static_assert(sizeof(RowHeader) == 16);
 

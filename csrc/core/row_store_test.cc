@@ -38,7 +38,7 @@ TEST(RowStoreTest, BlocksAreConsecutiveZeroedAndNameTheirOwner) {
     EXPECT_EQ(store.num_rows(), first + kBlock);
     for (std::uint32_t row = first; row < first + kBlock; ++row) {
       const RowHeader* header = store.Header(row);
-      EXPECT_EQ(header->id, 0);
+      EXPECT_EQ(header->hash, 0u);
       EXPECT_EQ(header->live, 0u);
       EXPECT_EQ(header->last_update_sec, 0u);
       EXPECT_TRUE(std::all_of(store.Data(row), store.Data(row) + 20,
@@ -58,11 +58,11 @@ void ExpectRowsApart(RowStore& store, std::size_t row_bytes, std::uint32_t rows)
     (void)store.AllocateBlock(owner);
   }
   for (std::uint32_t row = 0; row < rows; ++row) {
-    *store.Header(row) = {std::int64_t{row} * 3 - 1, row, 1};
+    *store.Header(row) = {std::uint64_t{row} * 3 + 1, row, 1};
     std::memset(store.Data(row), static_cast<int>(row % 253), row_bytes);
   }
   for (std::uint32_t row = 0; row < rows; ++row) {
-    ASSERT_EQ(store.Header(row)->id, std::int64_t{row} * 3 - 1);
+    ASSERT_EQ(store.Header(row)->hash, std::uint64_t{row} * 3 + 1);
     ASSERT_EQ(store.Header(row)->last_update_sec, row);
     ASSERT_EQ(store.Header(row)->live, 1u);
     ASSERT_EQ(reinterpret_cast<std::uintptr_t>(store.Data(row)) % 8, 0u);
@@ -90,11 +90,11 @@ TEST(RowStoreTest, WideRowsGetSmallerChunks) {
   // Only some ends are touched, around the bounds of chunks: all of it would be 640 MiB.
   const std::uint32_t touched[] = {0, 1, 62, 63, 64, 65, 127, 128, 159};
   for (const std::uint32_t row : touched) {
-    store.Header(row)->id = row;
+    store.Header(row)->hash = row;
     store.Data(row)[kRowBytes - 1] = static_cast<std::byte>(row);
   }
   for (const std::uint32_t row : touched) {
-    EXPECT_EQ(store.Header(row)->id, row);
+    EXPECT_EQ(store.Header(row)->hash, row);
     EXPECT_EQ(store.Data(row)[kRowBytes - 1], static_cast<std::byte>(row));
     EXPECT_EQ(store.OwnerOfBlock(row / kBlock * kBlock), row / kBlock);
   }
@@ -121,7 +121,7 @@ TEST(RowStoreTest, ClearForgetsAllAndStartsAgainWithZeroedRows) {
     for (std::uint32_t row = 0; row < rows; row += kBlock) {
       ASSERT_EQ(store.AllocateBlock(9), row);
       ASSERT_EQ(store.OwnerOfBlock(row), 9);
-      ASSERT_EQ(store.Header(row)->id, 0);
+      ASSERT_EQ(store.Header(row)->hash, 0u);
       ASSERT_EQ(store.Header(row)->live, 0u);
       ASSERT_EQ(store.Data(row)[0], std::byte{0});
     }
@@ -149,7 +149,7 @@ TEST(RowStoreTest, ThreadsGetDifferentBlocksAndWalkersSeeTheOwners) {
   RunThreads(kThreads, [&](int thread) {
     for (int i = 0; i < kBlocksEach; ++i) {
       const std::uint32_t first = store.AllocateBlock(static_cast<std::uint8_t>(thread + 1));
-      store.Header(first)->id = thread;
+      store.Header(first)->hash = static_cast<std::uint64_t>(thread);
       blocks[thread].push_back(first);
     }
   });
@@ -159,7 +159,7 @@ TEST(RowStoreTest, ThreadsGetDifferentBlocksAndWalkersSeeTheOwners) {
   for (int thread = 0; thread < kThreads; ++thread) {
     for (const std::uint32_t first : blocks[thread]) {
       EXPECT_EQ(store.OwnerOfBlock(first), thread + 1);
-      EXPECT_EQ(store.Header(first)->id, thread);
+      EXPECT_EQ(store.Header(first)->hash, static_cast<std::uint64_t>(thread));
       all.insert(first);
     }
   }
