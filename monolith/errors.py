@@ -7,3 +7,7 @@ class MonolithError(Exception):
 
 class ConfigError(MonolithError, ValueError):
     """A setting is invalid on its own, or contradicts another one."""
+
+
+class DataError(MonolithError, ValueError):
+    """Input data is missing, unreadable, or not what it was said to be; names file and column."""

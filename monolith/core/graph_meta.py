@@ -15,8 +15,22 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import tensorflow as tf
+from google.protobuf import empty_pb2
+from tensorflow.python.framework import ops
 
 _COLLECTION = "monolith_graph_meta"
+
+# The two collections hold Python objects, which no file takes. TensorFlow would leave them out of a
+# meta graph with a warning at every start of a session; asked like this it does so quietly.
+ops.register_proto_function(
+    _COLLECTION,
+    proto_type=empty_pb2.Empty,
+    to_proto=lambda metas, export_scope=None: empty_pb2.Empty(),
+    from_proto=lambda proto, import_scope=None: {},
+)
+ops.register_proto_function(
+    tf.compat.v1.GraphKeys.RESOURCES, to_proto=lambda resource, export_scope=None: None
+)
 
 _Meta = TypeVar("_Meta")
 

@@ -11,6 +11,7 @@ Example:
     >>> del os.environ["OMPI_COMM_WORLD_RANK"]
 """
 
+import importlib
 import logging
 import os
 from typing import Any
@@ -58,6 +59,34 @@ def enable_sync_training() -> bool:
         return bool(FLAGS.enable_sync_training) and _LOCAL_RANK in os.environ
     except (AttributeError, flags.Error):
         return False
+
+
+def get_sync_run_hooks(is_full_sync: bool = False) -> list[Any]:
+    """Returns the hooks that make synchronous workers start from the same values.
+
+    Args:
+        is_full_sync: Whether all variables are the workers' own. Beside parameter servers only
+            those of the dense part are, and rank 0's are broadcast to the CPU.
+
+    Returns:
+        A hook that broadcasts rank 0's variables; none outside of synchronous training.
+
+    Raises:
+        RuntimeError: Synchronous training is on, and the library for it is not installed.
+    """
+    if not enable_sync_training():
+        return []
+    with_byteps = os.environ.get("MONOLITH_WITH_BYTEPS", "0") != "0"
+    library = "byteps.tensorflow" if with_byteps else "horovod.tensorflow"
+    try:
+        collectives = importlib.import_module(library)
+    except ImportError as e:
+        raise RuntimeError(
+            f"Synchronous training broadcasts variables with {library}, which cannot be imported: "
+            f"{e}; install it, or turn off --enable_sync_training."
+        ) from e
+    device = "" if is_full_sync else "/device:CPU:0"
+    return [collectives.BroadcastGlobalVariablesHook(0, device=device)]
 
 
 def update_session_config_for_gpu(session_config: Any) -> None:

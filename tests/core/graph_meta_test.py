@@ -1,6 +1,7 @@
 """State that belongs to one graph."""
 
 import tensorflow as tf
+from tensorflow.python.ops import resources
 from tensorflow.python.training import moving_averages
 
 from monolith.core import graph_meta
@@ -52,3 +53,16 @@ def test_moving_averages_become_update_ops():
             session.run(op)
             # 10 - (10 - 2) * (1 - 0.5)
             assert session.run(mean) == 6.0
+
+
+def test_a_meta_graph_is_written_without_a_warning_and_starts_with_nothing(caplog):
+    with tf.Graph().as_default():
+        graph_meta.get_meta("names", set).add("user")
+        handle = tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.float32)
+        resources.register_resource(handle, handle.op, tf.constant(True))
+        tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN)
+        meta_graph = tf.compat.v1.train.export_meta_graph()
+    assert not caplog.records
+    with tf.Graph().as_default():
+        tf.compat.v1.train.import_meta_graph(meta_graph)
+        assert graph_meta.get_meta("names", set) == set()

@@ -1,6 +1,8 @@
 """Ranks from Open MPI's environment variables."""
 
 import logging
+import sys
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -105,3 +107,28 @@ class TestSessionConfig:
         assert config.gpu_options.allow_growth
         assert config.gpu_options.visible_device_list == "2"
         assert config.gpu_options.force_gpu_compatible is compatible
+
+
+class TestSyncRunHooks:
+    @pytest.mark.parametrize("is_full_sync", [False, True])
+    def test_none_outside_of_synchronous_training(self, is_full_sync):
+        assert mpi.get_sync_run_hooks(is_full_sync) == []
+
+    def test_rank_0_is_broadcast(self, sync_flag, monkeypatch):
+        """With a stand-in for Horovod, which does not build against this TensorFlow."""
+        sync_flag.enable_sync_training = True
+        monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0")
+        library = mock.Mock()
+        monkeypatch.setitem(sys.modules, "horovod", mock.Mock(tensorflow=library))
+        monkeypatch.setitem(sys.modules, "horovod.tensorflow", library)
+        (hook,) = mpi.get_sync_run_hooks(True)
+        assert hook is library.BroadcastGlobalVariablesHook.return_value
+        library.BroadcastGlobalVariablesHook.assert_called_once_with(0, device="")
+
+    def test_missing_library_is_named(self, sync_flag, monkeypatch):
+        sync_flag.enable_sync_training = True
+        monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0")
+        monkeypatch.setenv("MONOLITH_WITH_BYTEPS", "1")
+        monkeypatch.setitem(sys.modules, "byteps", None)
+        with pytest.raises(RuntimeError, match=r"byteps\.tensorflow, which cannot be imported"):
+            mpi.get_sync_run_hooks()

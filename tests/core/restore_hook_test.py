@@ -72,7 +72,7 @@ class TestHook:
         class FailOnce(tf.compat.v1.train.SessionRunHook):
             def after_run(self, run_context, run_values):
                 if fail.pop() if fail else False:
-                    raise tf.errors.UnavailableError(None, None, "lost a server")
+                    raise tf.errors.AbortedError(None, None, "lost a server")
 
         with tf.compat.v1.train.MonitoredSession(hooks=[hook, FailOnce()]) as session:
             session.run(variable)

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from monolith.native_training import nested_tensors, prefetch_queue
+from monolith.training import graph_estimator
 
 v1 = tf.compat.v1
 
@@ -197,15 +198,6 @@ def range_input(n):
     return v1.data.make_one_shot_iterator(tf.data.Dataset.range(n)).get_next()
 
 
-def predict(input_fn, model_fn):
-    """Yields the rows of the predictions, as `Estimator.predict` does."""
-    with tf.Graph().as_default():
-        predictions, hooks = model_fn(input_fn())
-        with v1.train.MonitoredSession(hooks=hooks) as session:
-            while not session.should_stop():
-                yield from session.run(predictions)
-
-
 @pytest.mark.usefixtures("graph_mode")
 class PrefetchTest(tf.test.TestCase):
     def test_enqueue_dicts_with_queue_return(self):
@@ -250,14 +242,15 @@ class PrefetchTest(tf.test.TestCase):
 
     def test_estimator_prefetch(self):
         def input_fn():
-            dataset = tf.data.Dataset.range(20).batch(2)
-            return v1.data.make_one_shot_iterator(dataset).get_next()
+            return tf.data.Dataset.range(20).batch(2)
 
-        def model_fn(features):
+        def model_fn(features, mode):
             features, queue = prefetch_queue.enqueue_dicts_with_queue_return(features)
-            return features, [prefetch_queue.EnqueueHook(queue)]
+            hooks = [prefetch_queue.EnqueueHook(queue)]
+            return graph_estimator.EstimatorSpec(mode, predictions=features, prediction_hooks=hooks)
 
-        self.assertEqual(list(predict(input_fn, model_fn)), list(range(20)))
+        estimator = graph_estimator.Estimator(model_fn, self.get_temp_dir())
+        self.assertEqual(list(estimator.predict(input_fn)), list(range(20)))
 
     def test_negative_capacity_is_rejected(self):
         with self.assertRaisesRegex(ValueError, "'q' must not be negative: -1"):
