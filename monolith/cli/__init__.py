@@ -1,1 +1,4 @@
-"""The `monolith` command."""
+"""The `monolith` command: what an operator types.
+
+`app` is the command itself; each subcommand is a module of its own.
+"""

@@ -50,6 +50,14 @@ def _hash_table_lookup_gradient(
     return tf.IndexedSlices(values=rows_gradient, indices=ids), None
 
 
+@tf.RegisterGradient("MonolithTensorsTimestamp")
+def _tensors_timestamp_gradient(
+    op: tf.Operation, *output_gradients: tf.Tensor | None
+) -> list[tf.Tensor | None]:
+    """Passes the gradients on; the last one belongs to the time."""
+    return list(output_gradients[:-1])
+
+
 @tf.RegisterGradient("MonolithStaticReshapeN")
 def _static_reshape_n_gradient(
     op: tf.Operation, *output_gradients: tf.Tensor | None

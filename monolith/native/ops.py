@@ -57,7 +57,10 @@ def _minor(version: str) -> list[str]:
     return version.split(".")[:2]
 
 
-_module = _load(_find_library(), tf.__version__)
+# For the few functions of the library that are not ops.
+LIBRARY_PATH = _find_library()
+
+_module = _load(LIBRARY_PATH, tf.__version__)
 _names = [
     name
     for name, value in vars(_module).items()
@@ -77,4 +80,4 @@ def __getattr__(name: str) -> Any:
 
 
 # Gradients refer to the ops above.
-from monolith.native import gradients  # noqa: E402, F401
+from monolith.native import distribution_gradients, gradients  # noqa: E402, F401
