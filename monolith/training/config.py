@@ -111,7 +111,7 @@ class CpuTrainingConfig:
         training.
     :param clear_nn: Whether a reload starts with fresh dense variables.
     :param continue_training: Whether a reload with fresh dense variables keeps the global step.
-    :param reload_alias_map: Old name to new name of variables in a reload.
+    :param reload_alias_map: New name of a variable to its name in the checkpoint, in a reload.
     :param enable_alias_map_auto_gen: Whether a reload finds renamed variables by itself.
     :param enable_model_dump: Whether the model is written as a protobuf beside the checkpoints.
     :param enable_resource_constrained_roughsort: Whether a second pass over the candidate items
@@ -185,7 +185,7 @@ class CpuTrainingConfig:
     force_shutdown_ps: bool = False
     clear_nn: bool = False
     continue_training: bool = False
-    reload_alias_map: dict[str, int] | None = None
+    reload_alias_map: dict[str, str] | None = None
     enable_alias_map_auto_gen: bool | None = None
     enable_model_dump: bool = False
     enable_resource_constrained_roughsort: bool = False

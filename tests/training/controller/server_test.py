@@ -12,21 +12,13 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.cluster import net
-from monolith.native_training import barrier_ops
+from monolith.native_training import barrier_ops, save_utils
 from monolith.native_training.hooks.server import client_lib, constants, server_lib, service_pb2
 from monolith.training.controller import client, files, server
 
 pytestmark = pytest.mark.usefixtures("graph_mode")
 
 TIMEOUT_SEC = 60
-
-
-class TriggeredSaverHook(tf.compat.v1.train.CheckpointSaverHook):
-    """TensorFlow's saver hook, with the trigger that the controller asks for."""
-
-    def trigger_save(self, session):
-        with session.graph.as_default():
-            self._save(session, int(session.run(tf.compat.v1.train.get_global_step())))
 
 
 class FailingSaverHook:
@@ -93,7 +85,7 @@ class ServerTest(tf.test.TestCase):
         model_dir = os.path.join(os.environ["TEST_TMPDIR"], "test_basic")
         tf.compat.v1.train.get_or_create_global_step()
         barrier_op = barrier_ops.BarrierOp(1)
-        saver_hook = TriggeredSaverHook(model_dir, save_secs=10000)
+        saver_hook = save_utils.NoFirstSaveCheckpointSaverHook(model_dir, save_secs=10000)
         hook = server_lib.ServerHook(model_dir, barrier_op, saver_hook)
         with open_session(saver_hook, hook):
             stub = client_lib.get_stub_from_model_dir(model_dir)
@@ -111,13 +103,17 @@ class ServerTest(tf.test.TestCase):
             self.assertEqual(list(status.blocked_indices), [])
             self.assertEqual(list(status.unblocked_indices), [0])
 
+            self.assertIsNone(tf.train.latest_checkpoint(model_dir))
             stub.SaveCheckpoint(service_pb2.SaveCheckpointRequest())
+            self.assertEqual(
+                tf.train.latest_checkpoint(model_dir), os.path.join(model_dir, "model.ckpt-0")
+            )
             self.assertEqual(get_step(stub), 0)
 
 
 class TestCalls:
     def test_save_writes_a_checkpoint_before_it_answers(self, model_dir, barrier_op, advance):
-        saver_hook = TriggeredSaverHook(model_dir, save_secs=10000)
+        saver_hook = save_utils.NoFirstSaveCheckpointSaverHook(model_dir, save_secs=10000)
         hook = server.ServerHook(model_dir, barrier_op, saver_hook)
         with open_session(saver_hook, hook) as session, client.connect(model_dir) as stub:
             for _ in range(3):

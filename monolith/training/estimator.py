@@ -1,0 +1,438 @@
+"""Trains, evaluates, predicts with and exports a `MonolithModel`, as its settings say.
+
+Example:
+    >>> config = RunConfig(is_local=True, model_dir="/models/movies", num_ps=2)
+    >>> RunConfig.from_json(config.to_json()) == config
+    True
+
+    With a model, see `monolith.training.model`, that is
+
+        estimator = Estimator(MyModel(), config)
+        estimator.train(steps=1000)
+        print(estimator.evaluate(steps=10))
+        for prediction in estimator.predict():
+            ...
+"""
+
+import copy
+import getpass
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from monolith import errors
+from monolith.core import devices, graph
+from monolith.core.export_marker import monolith_export
+from monolith.core.export_mode import ExportMode
+from monolith.core.mode_keys import ModeKeys
+from monolith.serving.loading import import_saved_model
+from monolith.training import cpu, cpu_export, cpu_local, graph_estimator, model_outputs, runner
+from monolith.training.estimator_config import RunConfig
+from monolith.training.estimator_spec import Hook
+from monolith.training.graph_estimator import ServingInputReceiver
+from monolith.training.model_spec import EstimatorSpec
+from monolith.training.task import NativeTask
+
+__all__ = [
+    "Estimator",
+    "EstimatorSpec",
+    "ModeKeys",
+    "RunConfig",
+    "RunnerConfig",
+    "ServingInputReceiver",
+    "import_saved_model",
+]
+
+logger = logging.getLogger(__name__)
+
+RunnerConfig = runner.RunnerConfig
+
+
+# Settings for parts of the original that are not in this package, and what they stand for.
+_UNSUPPORTED = {
+    "enable_model_dump": "a dump of the model as a protobuf",
+    "kafka_topics": "input from Kafka",
+    "unified_serving": "parameter updates for a serving side",
+}
+
+
+@monolith_export
+class Estimator:
+    """A model and the settings to run it with.
+
+    Every call works on a copy of the model, and continues from, or uses, the last checkpoint of the
+    model directory.
+
+    Args:
+        model: The model, or its params.
+        conf: The settings. Without a `model_dir` the model goes to
+            `<temporary directory>/<user>/<name of the model>`.
+        warm_start_from: Not supported, see `RunConfig.restore_dir`.
+
+    Raises:
+        ConfigError: The settings ask for what is not there, or `params_override` is not a JSON
+            object.
+        AssertionError: A job that sends updates to a serving side does not name it.
+    """
+
+    def __init__(
+        self, model: Any, conf: RunConfig | RunnerConfig, warm_start_from: str | None = None
+    ) -> None:
+        if isinstance(model, type) or not hasattr(model, "instantiate"):
+            raise errors.ConfigError(
+                f"An Estimator needs a model, an instance, or its params; got {model!r}."
+            )
+        if warm_start_from is not None:
+            raise errors.ConfigError(
+                "warm_start_from is not supported; set restore_dir of the RunConfig to start from "
+                "the checkpoint of another model directory."
+            )
+        self._profiling = isinstance(conf, RunConfig) and conf.enable_local_profiling
+        self._conf = _to_runner_config(conf)
+        _check_supported(self._conf)
+        self._model = copy.deepcopy(model)
+        self._apply_settings()
+        # How sessions reach the servers in this process, once there are some.
+        self._inner_config: graph_estimator.RunConfig | None = None
+        os.environ["TF_GRPC_WORKER_CACHE_THREADS"] = str(self._conf.tf_grpc_worker_cache_threads)
+        os.environ["MONOLITH_GRPC_WORKER_SERVICE_HANDLER_MULTIPLIER"] = str(
+            self._conf.monolith_grpc_worker_service_handler_multiplier
+        )
+
+    @property
+    def config(self) -> RunnerConfig:
+        """The settings."""
+        return self._conf
+
+    @property
+    def model_dir(self) -> str:
+        """Directory of checkpoints and summaries."""
+        if self._conf.model_dir:
+            return self._conf.model_dir
+        return os.path.join(tempfile.gettempdir(), getpass.getuser(), self._model.name)
+
+    def train(
+        self,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        hooks: Sequence[Hook] | None = None,
+    ) -> "Estimator":
+        """Trains until the input ends, for some steps, or until a hook asks to stop.
+
+        Args:
+            steps: How many steps to train.
+            max_steps: Global step to train to; nothing happens if the last checkpoint is there.
+            hooks: Hooks of the session.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            ConfigError: Both limits are given, or the model does not fit its input.
+            OSError: TensorFlow executes eagerly.
+        """
+        hooks = _check_hooks(hooks)
+        if steps is not None and max_steps is not None:
+            raise errors.ConfigError("Can not provide both steps and max_steps.")
+        model, conf = self._copy(ModeKeys.TRAIN)
+        _find(model, "train").steps = steps
+        _find(model, "train").max_steps = max_steps
+        if not conf.is_local:
+            self._train_in_cluster(model, conf, hooks)
+            return self
+        if max_steps is not None:
+            if self._get_step() >= max_steps:
+                logger.info("nothing to train: step %d is reached already", max_steps)
+                return self
+            hooks = [*hooks, tf.compat.v1.train.StopAtStepHook(last_step=max_steps)]
+        trained = cpu.local_train_internal(
+            model,
+            conf,
+            self.model_dir,
+            steps=steps,
+            profiling=self._profiling,
+            user_hooks=hooks,
+        )
+        self._inner_config = trained.config
+        return self
+
+    def evaluate(
+        self, steps: int | None = None, hooks: Sequence[Hook] | None = None
+    ) -> dict[str, float]:
+        """Computes the metrics of each head over the input of mode EVAL.
+
+        They are also written to the standard error, and as a summary below the model directory.
+
+        Args:
+            steps: How many batches; None takes all.
+            hooks: Hooks of the session.
+
+        Returns:
+            "<head>_auc" of heads that classify, "<head>_mse" of others; "loss", the mean over the
+            batches; and "global_step". (The original returned nothing.)
+
+        Raises:
+            ConfigError: The input is empty, or the model does not fit it.
+            OSError: TensorFlow executes eagerly.
+        """
+        hooks = _check_hooks(hooks)
+        training = self._create_training(ModeKeys.EVAL)
+        inner = self._create_inner_estimator(training.create_model_fn())
+        values = inner.evaluate(training.create_input_fn(ModeKeys.EVAL), steps, hooks)
+        metrics = {name: value.item() for name, value in values.items()}
+        model_outputs.print_metrics("evaluation", metrics)
+        return metrics
+
+    def predict(
+        self,
+        predict_keys: Sequence[str] | str | None = None,
+        hooks: Sequence[Hook] | None = None,
+        checkpoint_path: str | None = None,
+        yield_single_examples: bool = True,
+    ) -> Iterator[Any]:
+        """Returns a generator of predictions for the input of mode PREDICT.
+
+        Nothing happens before the first value is asked for. (The original returned None.)
+
+        Args:
+            predict_keys: Which heads, of a model with several; None takes all.
+            hooks: Hooks of the session.
+            checkpoint_path: Must be the last checkpoint, which is the default: tables are restored
+                from that one. `RunConfig.restore_ckpt` goes back to an earlier one.
+            yield_single_examples: Whether batches are taken apart into their examples.
+
+        Raises:
+            ConfigError: There is no such head or checkpoint, or the model does not fit its input.
+            OSError: TensorFlow executes eagerly.
+        """
+        hooks = _check_hooks(hooks)
+        self._check_checkpoint(checkpoint_path)
+        training = self._create_training(ModeKeys.PREDICT)
+        inner = self._create_inner_estimator(training.create_model_fn())
+        return inner.predict(
+            training.create_input_fn(ModeKeys.PREDICT),
+            predict_keys,
+            hooks,
+            checkpoint_path,
+            yield_single_examples,
+        )
+
+    def export_saved_model(
+        self,
+        batch_size: int = 64,
+        name: str | None = None,
+        dense_only: bool = False,
+        enable_fused_layout: bool = False,
+    ) -> bytes:
+        """Exports the last checkpoint as one model with all its tables.
+
+        Unless `serving.shared_embedding` of the model's params is False, the exported model reads
+        the rows of its tables from the checkpoint, which must stay where it is.
+
+        Args:
+            batch_size: Batch size of the model while it is built.
+            name: Name of the exported model, by default "demo_export".
+            dense_only: Whether to leave the tables out; must be False.
+            enable_fused_layout: Whether embeddings are looked up by layout in one fused op; must
+                be False.
+
+        Returns:
+            The directory of the model, a new one below `serving.export_dir_base`.
+
+        Raises:
+            ConfigError: The model has no `serving_input_receiver_fn`, what that gives does not fit
+                the model, there is no checkpoint, or the directory cannot be written.
+        """
+        # In mode TRAIN the model has the tables that the checkpoint has.
+        model, conf = self._copy(ModeKeys.TRAIN)
+        task = model.instantiate()
+        task.p.name = name or "demo_export"
+        task.p.train.per_replica_batch_size = batch_size
+        task.p.serving.export_mode = ExportMode.STANDALONE
+        receiver_fn = task.create_serving_input_receiver_fn()
+        if receiver_fn is None:
+            raise errors.ConfigError(cpu_export.describe_missing_receiver(task))
+        conf.enable_fused_layout = enable_fused_layout
+        exporter = cpu.create_exporter(
+            cpu.CpuTraining(conf, task),
+            self.model_dir,
+            conf.warmup_file,
+            os.path.join(self.model_dir, task.p.serving.export_dir_base),
+            dense_only,
+        )
+        return exporter.export_saved_model(receiver_fn)
+
+    def get_variable_value(self, name: str) -> np.ndarray:
+        """Returns the value of a dense variable in the last checkpoint."""
+        return self._create_checkpoint_reader().get_variable_value(name)
+
+    def get_variable_names(self) -> list[str]:
+        """Returns the names of all dense variables in the last checkpoint."""
+        return self._create_checkpoint_reader().get_variable_names()
+
+    def latest_checkpoint(self) -> str | None:
+        """Returns the prefix of the last checkpoint, None if there is none."""
+        return tf.train.latest_checkpoint(self.model_dir)
+
+    def close(self) -> None:
+        """Ends what runs beside training; a local job has nothing of the kind."""
+
+    def _apply_settings(self) -> None:
+        """Hands the model what the settings say about it."""
+        conf = self._conf
+        metrics = _find(self._model, "metrics")
+        for name in ("deep_insight_name", "deep_insight_target", "deep_insight_sample_ratio"):
+            if getattr(conf, name) is not None:
+                metrics[name] = getattr(conf, name)
+        # Whether metrics are computed is a setting of models only, not of any task.
+        params = _find(self._model, None)
+        if "disable_native_metrics" in params and params.disable_native_metrics is None:
+            params.disable_native_metrics = conf.disable_native_metrics
+        if conf.params_override:
+            params.set(**_parse_override(conf.params_override))
+
+    def _copy(self, mode: str) -> tuple[Any, RunnerConfig]:
+        """Returns a copy of the model for `mode`, and one of the settings."""
+        model, conf = copy.deepcopy(self._model), copy.deepcopy(self._conf)
+        _find(model, None).mode = mode
+        conf.mode = mode
+        name = _find(model, "metrics").deep_insight_name
+        if name:
+            graph.set_metric_prefix(f"monolith.training.{name}")
+        if conf.is_local:
+            cpu.make_config_backward_compatible(self.model_dir, conf)
+        return model, conf
+
+    def _create_training(self, mode: str) -> cpu.CpuTraining:
+        """Returns the model for `mode`."""
+        if tf.executing_eagerly():
+            raise OSError(
+                "An Estimator builds graphs, which the eager mode does not allow. Please call "
+                "`tf.compat.v1.disable_eager_execution()`"
+            )
+        model, conf = self._copy(mode)
+        if not conf.is_local:
+            raise errors.ConfigError(
+                f"Mode {mode!r} runs in one process, with servers in it; set is_local=True of the "
+                "settings, and num_ps as in training."
+            )
+        return cpu.CpuTraining(conf, _instantiate(model))
+
+    def _create_inner_estimator(self, model_fn: Callable[..., Any]) -> graph_estimator.Estimator:
+        """Returns an estimator on as many servers as training has.
+
+        Tables are restored by the number of servers that saved them. Servers cannot be stopped, so
+        those of an earlier call are used again; what they hold is restored anyway.
+        """
+        if self._inner_config is None:
+            with cpu_local.local_cluster(self._conf.num_ps) as session_config:
+                self._inner_config = graph_estimator.RunConfig(
+                    model_dir=self.model_dir, session_config=session_config
+                )
+        return graph_estimator.Estimator(model_fn, config=self._inner_config)
+
+    def _create_checkpoint_reader(self) -> graph_estimator.Estimator:
+        model, _ = self._copy(ModeKeys.PREDICT)
+        return graph_estimator.Estimator(_instantiate(model).create_model_fn(), self.model_dir)
+
+    def _get_step(self) -> int:
+        """Returns the step of the last checkpoint, 0 if there is none."""
+        checkpoint = self.latest_checkpoint()
+        if checkpoint is None:
+            return 0
+        return int(tf.train.load_variable(checkpoint, tf.compat.v1.GraphKeys.GLOBAL_STEP))
+
+    def _check_checkpoint(self, checkpoint_path: str | None) -> None:
+        last = self.latest_checkpoint()
+        if checkpoint_path is None or (last and _is_same_path(checkpoint_path, last)):
+            return
+        raise errors.ConfigError(
+            f"checkpoint_path {checkpoint_path!r} is not the last checkpoint of {self.model_dir}, "
+            f"which is {last!r}; leave it out, and name an earlier one in RunConfig.restore_ckpt."
+        )
+
+    def _train_in_cluster(self, model: Any, conf: RunnerConfig, hooks: Sequence[Hook]) -> None:
+        name = "distributed_sync_train" if conf.enable_full_sync_training else "distributed_train"
+        run = getattr(cpu, name, None)
+        if run is None:
+            raise errors.ConfigError(
+                f"This job is not local and needs `{name}`, which this version of Monolith does "
+                "not have; set is_local=True, with num_ps servers in this process."
+            )
+        if conf.enable_gpu_training:
+            devices.enable_gpu_training()
+        if conf.enable_full_sync_training:
+            run(conf, model, user_hooks=hooks)
+            return
+        with runner.monolith_discovery(conf) as discovery:
+            run(conf, discovery, model, user_hooks=hooks)
+
+
+def _to_runner_config(conf: Any) -> RunnerConfig:
+    if isinstance(conf, RunConfig):
+        return conf.to_runner_config()
+    if isinstance(conf, RunnerConfig):
+        return copy.deepcopy(conf)
+    raise errors.ConfigError(f"conf must be a RunConfig or a RunnerConfig, got {conf!r}.")
+
+
+def _check_supported(conf: RunnerConfig) -> None:
+    if conf.enable_realtime_training and conf.num_ps > 0:
+        assert conf.bzid, "Business id cannot be none while realtime training."
+        assert conf.base_name, "Base name cannot be none while realtime training."
+        raise errors.ConfigError(
+            "enable_realtime_training (enable_parameter_sync of a RunConfig) with servers sends "
+            "updates to a serving side, which this version of Monolith cannot; leave it out."
+        )
+    for name, meaning in _UNSUPPORTED.items():
+        if getattr(conf, name):
+            raise errors.ConfigError(
+                f"`{name}` asks for {meaning}, which this version of Monolith does not have; leave "
+                "it at its default."
+            )
+
+
+def _find(model: Any, group: str | None) -> Any:
+    """Returns the params of a model, or a group of them; a model may be params itself."""
+    params = model.p if isinstance(model, NativeTask) else model
+    return params if group is None else params[group]
+
+
+def _instantiate(model: Any) -> NativeTask:
+    task = model.instantiate()
+    if not isinstance(task, NativeTask):
+        raise errors.ConfigError(f"An Estimator runs a NativeTask, a MonolithModel, got {task!r}.")
+    return task
+
+
+def _parse_override(text: str) -> dict[str, Any]:
+    try:
+        override = json.loads(text)
+    except ValueError as e:
+        raise errors.ConfigError(
+            f"params_override must be a JSON object, got {text!r}: {e}."
+        ) from e
+    if not isinstance(override, dict):
+        raise errors.ConfigError(f"params_override must be a JSON object, got {text!r}.")
+    return override
+
+
+def _check_hooks(hooks: Any) -> list[Hook]:
+    hooks = [] if hooks is None else hooks
+    kind = tf.compat.v1.train.SessionRunHook
+    if not isinstance(hooks, list | tuple) or not all(isinstance(hook, kind) for hook in hooks):
+        raise AssertionError(
+            "hooks must be a list of hooks, instances of tf.compat.v1.train.SessionRunHook, got "
+            f"{hooks!r}."
+        )
+    return list(hooks)
+
+
+def _is_same_path(path: str, other: str) -> bool:
+    return os.path.abspath(path) == os.path.abspath(other)

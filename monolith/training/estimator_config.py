@@ -1,0 +1,154 @@
+"""The settings of an `Estimator`: the few that most jobs need.
+
+A `RunConfig` leaves at its default what it does not say, so that a value from the command line,
+which a `RunnerConfig` takes, still counts.
+
+Example:
+    >>> config = RunConfig(is_local=True, num_ps=2)
+    >>> config.to_runner_config().num_ps
+    2
+"""
+
+import dataclasses
+import json
+from typing import Any
+
+from monolith import errors
+from monolith.cluster.discovery import ServiceDiscoveryType
+from monolith.core.export_marker import monolith_export
+from monolith.training import runner
+
+# These have another default in a `RunnerConfig`.
+_OWN_DEFAULTS = ("max_retry_times", "retry_wait_in_secs")
+
+
+@monolith_export
+@dataclasses.dataclass
+class RunConfig:
+    """How an `Estimator` runs; see `RunnerConfig` for all settings.
+
+    Attributes:
+        is_local: Whether the job is this one process.
+        num_ps: How many parameter servers there are; in a local job, in this process.
+        num_workers: How many workers there are.
+        chief_timeout_secs: How long the chief waits for the other workers at the end.
+        operation_timeout_in_ms: Longest time of one session run; -1 means no limit.
+        session_creation_timeout_secs: How long a worker waits for the session to be ready.
+        enable_fused_layout: Whether embeddings are looked up by layout in one fused op.
+        enable_model_dump: Whether the model is written as a protobuf.
+        partial_recovery: Whether a restore leaves servers alone that did not restart.
+        max_retry_times: How often a worker starts again after the cluster changed.
+        retry_wait_in_secs: How long a worker waits before it starts again.
+        bzid: Business id of the model on the serving side.
+        base_name: Name of the service on the serving side.
+        ps_replica_num: How many replicas each server has on the serving side.
+        enable_parameter_sync: Whether what changes is sent to the serving side.
+        model_dir: Directory of checkpoints and summaries.
+        restore_dir: Model directory to start from when `model_dir` has no checkpoint yet.
+        restore_ckpt: Name of the checkpoint to start from instead of the newest one.
+        save_checkpoints_secs: Seconds between checkpoints.
+        save_checkpoints_steps: Steps between checkpoints.
+        max_rpc_deadline_millis: Longest time that the serving side waits for a server.
+        dense_only_save_checkpoints_secs: Seconds between checkpoints of dense variables alone.
+        dense_only_save_checkpoints_steps: Steps between them.
+        checkpoints_max_to_keep: How many checkpoints stay on disk.
+        warmup_file: File of requests that warm up an exported model.
+        enable_local_profiling: Whether a local job records a profile for TensorBoard.
+        use_native_multi_hash_table: Whether all tables of a server live in one resource; None: as
+            the checkpoint has it, else yes.
+        clear_nn: Whether a reload starts with fresh dense variables.
+        continue_training: Whether it keeps the global step then.
+        reload_alias_map: New name to old name of variables in a reload.
+        enable_alias_map_auto_gen: Whether a reload finds renamed variables by itself.
+        kafka_topics: Kafka topics to read, separated by commas.
+        kafka_group_id: Kafka consumer group.
+        kafka_servers: Addresses of Kafka.
+        disable_native_metrics: Whether training steps leave out metrics of heads.
+        save_summary_steps: Steps between summaries.
+        log_step_count_steps: Steps between log lines.
+    """
+
+    is_local: bool = False
+    num_ps: int = 0
+    num_workers: int = 1
+    chief_timeout_secs: int = 1800
+    operation_timeout_in_ms: int = -1
+    session_creation_timeout_secs: int = 7200
+    enable_fused_layout: bool = False
+    enable_model_dump: bool = False
+    partial_recovery: bool = False
+    max_retry_times: int = 6
+    retry_wait_in_secs: int = 5
+    bzid: str | None = None
+    base_name: str | None = None
+    ps_replica_num: int | None = None
+    enable_parameter_sync: bool = False
+    model_dir: str = ""
+    restore_dir: str | None = None
+    restore_ckpt: str | None = None
+    save_checkpoints_secs: int | None = None
+    save_checkpoints_steps: int | None = None
+    max_rpc_deadline_millis: int = 30000
+    dense_only_save_checkpoints_secs: int | None = None
+    dense_only_save_checkpoints_steps: int | None = None
+    checkpoints_max_to_keep: int = 10
+    warmup_file: str = "./warmup_file"
+    enable_local_profiling: bool = False
+    use_native_multi_hash_table: bool | None = None
+    clear_nn: bool = False
+    continue_training: bool = False
+    reload_alias_map: dict[str, Any] | None = None
+    enable_alias_map_auto_gen: bool | None = None
+    kafka_topics: str | None = None
+    kafka_group_id: str | None = None
+    kafka_servers: str | None = None
+    disable_native_metrics: bool = True
+    save_summary_steps: int = 100
+    log_step_count_steps: int = 100
+
+    def to_json(self) -> str:
+        """Returns all settings as a JSON object."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "RunConfig":
+        """Returns the settings that `to_json` wrote.
+
+        Raises:
+            ConfigError: It is not a JSON object, or has a setting that does not exist.
+        """
+        try:
+            settings = json.loads(text)
+        except ValueError as e:
+            raise errors.ConfigError(f"A RunConfig is read from JSON, got {text!r}: {e}.") from e
+        known = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(settings, dict) or not settings.keys() <= known:
+            unknown = sorted(settings.keys() - known) if isinstance(settings, dict) else settings
+            raise errors.ConfigError(f"A RunConfig does not have {unknown!r}.")
+        return cls(**settings)
+
+    def to_runner_config(self) -> runner.RunnerConfig:
+        """Returns the settings with all others, which may come from the command line.
+
+        Lookups run ahead of the steps and gradients behind them, and jobs that would meet in
+        Consul meet in ZooKeeper.
+        """
+        changed = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) is not None
+            and getattr(self, field.name) != field.default
+            and hasattr(runner.RunnerConfig, field.name)
+        }
+        config = runner.RunnerConfig(**changed)
+        for name in _OWN_DEFAULTS:
+            if getattr(config, name) == getattr(runner.RunnerConfig, name):
+                setattr(config, name, getattr(self, name))
+        if config.discovery_type == ServiceDiscoveryType.CONSUL:
+            config.discovery_type = ServiceDiscoveryType.ZK
+        if not config.enable_gpu_training:
+            config.embedding_prefetch_capacity = max(1, config.embedding_prefetch_capacity)
+            config.enable_embedding_postpush = True
+        if self.enable_parameter_sync:
+            config.enable_realtime_training = True
+        return config
