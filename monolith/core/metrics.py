@@ -35,12 +35,24 @@ class MetricSink(Protocol):
 
 
 _sink: MetricSink | None = None
+_watchers: list[Callable[[bool], None]] = []
 
 
 def set_sink(sink: MetricSink | None) -> None:
     """Sends the metrics of all clients to `sink` from now on; None drops them, the default."""
     global _sink
     _sink = sink
+    for watcher in _watchers:
+        watcher(sink is not None)
+
+
+def watch_sink(watcher: Callable[[bool], None]) -> None:
+    """Tells `watcher` whether there is a sink, now and at every change.
+
+    For those whose way to a client is long, and for nothing while there is no sink.
+    """
+    _watchers.append(watcher)
+    watcher(_sink is not None)
 
 
 class Client:

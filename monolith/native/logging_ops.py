@@ -122,9 +122,14 @@ def _connect() -> None:
     library = ctypes.CDLL(str(ops.LIBRARY_PATH))
     library.MonolithSetTimerCallback.argtypes = [_TimerCallback]
     library.MonolithSetTimerCallback.restype = None
-    library.MonolithSetTimerCallback(_callback)
+
+    def watch(has_sink: bool) -> None:
+        # A call into Python takes as long as a small table's lookup: only if somebody listens.
+        library.MonolithSetTimerCallback(_callback if has_sink else _TimerCallback())
+
+    metrics.watch_sink(watch)
     # Threads of TensorFlow outlive the interpreter, and must not call into it then.
-    atexit.register(library.MonolithSetTimerCallback, _TimerCallback())
+    atexit.register(watch, False)
 
 
 _connect()

@@ -104,3 +104,12 @@ def test_clients_can_be_copied_and_pickled(sink):
 
 def test_historical_path():
     assert cli is metrics
+
+
+def test_a_watcher_knows_whether_there_is_a_sink(monkeypatch):
+    monkeypatch.setattr(metrics, "_watchers", [])
+    seen = []
+    metrics.watch_sink(seen.append)
+    metrics.set_sink(RecordingSink())
+    metrics.set_sink(None)
+    assert seen == [False, True, False]
