@@ -1,1 +1,1 @@
-"""Example protos, parsing, synthetic data, streams."""
+"""Example protos, files and streams as batches of ragged ids, string ids, synthetic data."""

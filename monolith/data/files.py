@@ -1,0 +1,135 @@
+"""Finding and opening input files, on every file system that TensorFlow knows.
+
+Example:
+    >>> import pathlib
+    >>> pathlib.Path("clicks").mkdir()
+    >>> for day in (2, 1):
+    ...     pathlib.Path(f"clicks/day-{day}.csv").touch()
+    >>> list_files("clicks/*.csv")
+    ['clicks/day-1.csv', 'clicks/day-2.csv']
+    >>> list_files("click/*.csv")
+    Traceback (most recent call last):
+      ...
+    monolith.errors.DataError: No file matches 'click/*.csv'; check the path.
+"""
+
+import contextlib
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import tensorflow as tf
+
+from monolith import errors
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+_BUFFER_BYTES = 1 << 20
+
+
+def list_files(paths: Paths) -> list[str]:
+    """Returns the files that paths and glob patterns name: pattern after pattern, each one sorted.
+
+    A worker of several takes its share of the list: `list_files(pattern)[worker::num_workers]`.
+
+    Raises:
+        errors.DataError: Nothing was named, a path does not exist or is a directory, or a pattern
+            matches nothing.
+    """
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    patterns = [os.fspath(path) for path in paths]
+    if not patterns:
+        raise errors.DataError("The list of input files is empty; name a file or a pattern.")
+    files: list[str] = []
+    for pattern in patterns:
+        with describe_errors(pattern):
+            # A file may be called 'a[1].csv'.
+            exists = tf.io.gfile.exists(pattern)
+            found = [pattern] if exists else sorted(tf.io.gfile.glob(pattern))
+            if exists and tf.io.gfile.isdir(pattern):
+                raise errors.DataError(
+                    f"{pattern!r} is a directory; name the files in it, as in "
+                    f"'{pattern.rstrip('/')}/*'."
+                )
+        if not found:
+            raise errors.DataError(f"No file matches {pattern!r}; check the path.")
+        files += found
+    return files
+
+
+@contextlib.contextmanager
+def open_binary(path: str) -> Iterator["io.BufferedReader[_RawFile] | gzip.GzipFile"]:
+    """Opens a file for reading; one whose name ends in `.gz` is uncompressed on the way."""
+    with io.BufferedReader(_RawFile(path), _BUFFER_BYTES) as file:
+        yield gzip.GzipFile(fileobj=file) if path.endswith(".gz") else file
+
+
+def enumerate_files(paths: Sequence[str]) -> str:
+    """Returns the first files' names for a message, and how many more there are."""
+    more = f" and {len(paths) - 3} more files" if len(paths) > 3 else ""
+    return ", ".join(map(repr, paths[:3])) + more
+
+
+@contextlib.contextmanager
+def describe_errors(path: str) -> Iterator[None]:
+    """Turns what reading `path` may raise into a `DataError` that names it.
+
+    An error that names a column or line already passes as it is.
+    """
+    try:
+        yield
+    except errors.DataError:
+        raise
+    except (tf.errors.NotFoundError, FileNotFoundError) as e:
+        raise errors.DataError(f"{path!r} does not exist; check the path.") from e
+    except (gzip.BadGzipFile, EOFError, zlib.error) as e:
+        raise errors.DataError(
+            f"{path!r} is not a whole gzip file ({e}); write it again, or rename it if it is not "
+            "compressed: `.gz` says that it is."
+        ) from e
+    except UnicodeDecodeError as e:
+        raise errors.DataError(
+            f"{path!r} is not UTF-8 text ({e}); convert it, or add `.gz` to its name if it is "
+            "compressed."
+        ) from e
+    except (tf.errors.OpError, OSError) as e:
+        raise errors.DataError(f"{path!r} cannot be read: {_reason(e)}") from e
+
+
+def _reason(error: Exception) -> str:
+    message = error.message if isinstance(error, tf.errors.OpError) else str(error)
+    return f"{message.rstrip('.')}; check that it is a file, whole, and that you may read it."
+
+
+class _RawFile(io.RawIOBase):
+    """A file of TensorFlow's file systems as one of Python's."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._file = tf.io.gfile.GFile(path, "rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "memoryview[int]") -> int:  # type: ignore[override]
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._file.seek(offset, whence)
+        return self._file.tell()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
