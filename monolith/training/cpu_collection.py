@@ -120,8 +120,8 @@ def check_features(features: Any, names: Mapping[str, Any]) -> None:
         return
     if not isinstance(features, Mapping):
         raise errors.ConfigError(
-            f"The model looks up embeddings of {_list_names(names)}, so {_name_source()} must give a dict "
-            f"of features; it gives {_describe(features)}."
+            f"The model looks up embeddings of {_list_names(names)}, so {_name_source()} must give "
+            f"a dict of features; it gives {_describe(features)}."
         )
     for name in names:
         if name not in features:
@@ -213,8 +213,8 @@ def _check_ids(name: str, value: Any) -> None:
             "1) for one id per example), or parse it as tf.io.RaggedFeature"
         )
     raise errors.ConfigError(
-        f"Feature '{name}' has embeddings, so {_name_source()} must give its ids as a ragged int64 tensor "
-        f"[batch, ids]; it gives {_describe(value)}: {problem}."
+        f"Feature '{name}' has embeddings, so {_name_source()} must give its ids as a ragged int64 "
+        f"tensor [batch, ids]; it gives {_describe(value)}: {problem}."
     )
 
 

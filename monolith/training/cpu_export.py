@@ -1,5 +1,6 @@
 """Which exporter a task wants, and what exports the model after each save."""
 
+import logging
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,12 @@ from monolith.core import export_mode
 from monolith.core.export_mode import ExportMode
 from monolith.serving.export import BaseExporter, StandaloneExporter
 from monolith.serving.export_listener import ExportSaverListener
+from monolith.training.task import NativeTask
 
 if TYPE_CHECKING:
     from monolith.training.cpu_model import CpuTraining
 
-SaverListener = tf.compat.v1.train.CheckpointSaverListener
+logger = logging.getLogger(__name__)
 
 
 def create_exporter(
@@ -73,7 +75,7 @@ def create_export_listeners(
     save_path: str,
     exempt_checkpoint_paths: Sequence[str],
     dense_only: bool,
-) -> list[SaverListener]:
+) -> list[tf.compat.v1.train.CheckpointSaverListener]:
     """Returns what exports the model after a save; nothing, unless the task asks for it.
 
     Args:
@@ -121,7 +123,17 @@ def create_export_listeners(
     ]
 
 
-def describe_missing_receiver(task: Any) -> str:
+def warn_without_embeddings(task: NativeTask) -> None:
+    """Says that saves of a model without embeddings, which has no hooks of ours, export nothing."""
+    if task.p.serving.export_when_saving:
+        logger.warning(
+            "`serving.export_when_saving` has no effect on %s, which has no embeddings; call "
+            "export_saved_model of an Estimator",
+            type(task).__name__,
+        )
+
+
+def describe_missing_receiver(task: NativeTask) -> str:
     """Returns a sentence for a task that cannot be exported."""
     return (
         f"{type(task).__name__} has no serving_input_receiver_fn; override it to return a "

@@ -18,12 +18,13 @@ from typing import Any
 import tensorflow as tf
 
 from monolith import errors
+from monolith.checkpoint import saving
 from monolith.core import export_mode, mpi, task_context
 from monolith.core.mode_keys import ModeKeys
 from monolith.embedding import feature
 from monolith.embedding.multi_type import BaseMultiTypeHashTable
 from monolith.tensor import prefetch
-from monolith.training import cached_variables, cpu_collection, cpu_tables
+from monolith.training import cached_variables, cpu_collection, cpu_export, cpu_tables
 from monolith.training.config import CpuTrainingConfig
 from monolith.training.cpu_collection import FeatureConfigs
 from monolith.training.cpu_features import (
@@ -152,6 +153,7 @@ class CpuTraining:
             self._task.ctx.feature_factory = None
             self._task.ctx.layout_factory = None
             self._task.ctx.async_function_mgr = prefetch.AsyncFunctionMgr(is_async=False)
+            cpu_export.warn_without_embeddings(self._task)
             return self._task.create_model_fn()
 
         def model_fn(features: Any, mode: str, config: RunConfig) -> EstimatorSpec:
@@ -186,6 +188,9 @@ class CpuTraining:
             self,
         )
         if mode != ModeKeys.TRAIN:
+            # As when training: variables and tables come from the same deltas, if there are some.
+            saver = saving.PartialRecoverySaver(sharded=True, defer_build=True)
+            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.SAVERS, saver)
             restore = (hooks.create_restore_hook(),)
             return spec._replace(
                 prediction_hooks=restore + spec.prediction_hooks,

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from monolith.checkpoint import saving
+from monolith.checkpoint import fallback, manifest, saving, unfinished
+from monolith.checkpoint import state as checkpoint_state
+from monolith.checkpoint.incremental import IncrementalCheckpointSaverHook
 from monolith.core.hyperparams import Params
 from monolith.embedding import filters
 from monolith.embedding.hash_table_checkpoint import (
@@ -73,6 +75,7 @@ def create_save_hooks(context: SaveContext) -> list[tf.compat.v1.train.SessionRu
     """
     if not context.model_dir:
         raise ValueError("model_dir must be provided")
+    prepare_model_dir(context.model_dir, context.params)
     saver_hook = _create_full_saver_hook(context)
     hooks: list[tf.compat.v1.train.SessionRunHook] = [
         saver_hook,
@@ -89,14 +92,57 @@ def create_save_hooks(context: SaveContext) -> list[tf.compat.v1.train.SessionRu
     saving.NoFirstSaveCheckpointSaverHook._has_dense_only = dense_only != (None, None)
     if dense_only != (None, None):
         hooks.append(_create_dense_only_saver_hook(context, *dense_only))
-    return hooks
+    return hooks + _create_incremental_hooks(context, saver_hook)
+
+
+def prepare_model_dir(model_dir: str, params: Params) -> None:
+    """Has the file `checkpoint` name what can be restored, before anybody looks at it.
+
+    Only the process that is going to save there may call this.
+
+    Args:
+        model_dir: Where checkpoints are and go.
+        params: The task.
+
+    Raises:
+        tf.errors.DataLossError: That file is damaged; or the newest checkpoint is, the task asks
+            for an older one, and there is none.
+    """
+    unfinished.clean_up(model_dir, CHECKPOINT_BASENAME)
+    if params.train.fall_back_to_older_checkpoint:
+        exempt = checkpoint_state.get_exempt_names(model_dir) or set()
+        # A quick look. The saver reads all of the checkpoint before it restores it.
+        fallback.fall_back(model_dir, exempt, manifest.verify)
+
+
+def _create_incremental_hooks(
+    context: SaveContext, saver_hook: saving.NoFirstSaveCheckpointSaverHook
+) -> list[tf.compat.v1.train.SessionRunHook]:
+    """Returns what saves only changes between full checkpoints; nothing, unless asked for."""
+    params = context.params.train
+    if params.incremental_save_steps is None and params.incremental_save_secs is None:
+        return []
+    return [
+        IncrementalCheckpointSaverHook(
+            saver_hook,
+            save_secs=params.incremental_save_secs,
+            save_steps=params.incremental_save_steps,
+            max_touched_ids=params.incremental_max_touched_ids,
+        )
+    ]
 
 
 def _create_full_saver_hook(context: SaveContext) -> saving.NoFirstSaveCheckpointSaverHook:
     config = context.config
     exempt = _read_exempt_checkpoints(context.model_dir)
     # Built by the session, when hooks have made their variables.
-    saver = _create_saver(context, context.model_dir, exempt, defer_build=True)
+    saver = _create_saver(
+        context,
+        context.model_dir,
+        exempt,
+        defer_build=True,
+        fall_back=context.params.train.fall_back_to_older_checkpoint,
+    )
     # The session restores with the saver that it finds here.
     tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.SAVERS, saver)
     secs, steps = get_save_interval(config, context.params)
@@ -150,7 +196,11 @@ def _create_dense_only_saver_hook(
 
 
 def _create_saver(
-    context: SaveContext, directory: str, exempt: Sequence[str], defer_build: bool
+    context: SaveContext,
+    directory: str,
+    exempt: Sequence[str],
+    defer_build: bool,
+    fall_back: bool = False,
 ) -> saving.PartialRecoverySaver:
     return saving.PartialRecoverySaver(
         sharded=True,
@@ -161,6 +211,7 @@ def _create_saver(
         skip_save=False,
         model_dir=directory,
         defer_build=defer_build,
+        fall_back_to_older_checkpoint=fall_back,
     )
 
 

@@ -32,7 +32,15 @@ from monolith.core.export_marker import monolith_export
 from monolith.core.export_mode import ExportMode
 from monolith.core.mode_keys import ModeKeys
 from monolith.serving.loading import import_saved_model
-from monolith.training import cpu, cpu_export, cpu_local, graph_estimator, model_outputs, runner
+from monolith.training import (
+    cpu,
+    cpu_export,
+    cpu_local,
+    cpu_saving,
+    graph_estimator,
+    model_outputs,
+    runner,
+)
 from monolith.training.estimator_config import RunConfig
 from monolith.training.estimator_spec import Hook
 from monolith.training.graph_estimator import ServingInputReceiver
@@ -146,6 +154,7 @@ class Estimator:
         if not conf.is_local:
             self._train_in_cluster(model, conf, hooks)
             return self
+        cpu_saving.prepare_model_dir(self.model_dir, _find(model, None))
         if max_steps is not None:
             if self._get_step() >= max_steps:
                 logger.info("nothing to train: step %d is reached already", max_steps)
@@ -266,7 +275,9 @@ class Estimator:
             os.path.join(self.model_dir, task.p.serving.export_dir_base),
             dense_only,
         )
-        return exporter.export_saved_model(receiver_fn)
+        export_dir = exporter.export_saved_model(receiver_fn)
+        assert isinstance(export_dir, bytes)  # One model has one directory.
+        return export_dir
 
     def get_variable_value(self, name: str) -> np.ndarray:
         """Returns the value of a dense variable in the last checkpoint."""

@@ -29,6 +29,7 @@ import tensorflow as tf
 from tensorflow.python.training import training_util
 
 from monolith import errors
+from monolith.checkpoint import manifest
 from monolith.core import run_config
 from monolith.core.mode_keys import ModeKeys
 from monolith.core.run_config import RunConfig
@@ -357,6 +358,8 @@ class Estimator:
             logger.warning(
                 "%s holds no checkpoint, the model starts with its initial values", self.model_dir
             )
+        else:
+            manifest.verify(checkpoint)
         return tf.compat.v1.train.MonitoredSession(
             tf.compat.v1.train.ChiefSessionCreator(
                 scaffold=spec.scaffold,

@@ -23,6 +23,7 @@ from monolith.core.base_task import BaseTask
 from monolith.core.export_mode import ExportMode
 from monolith.core.hyperparams import InstantiableParams, Params
 from monolith.core.mode_keys import ModeKeys
+from monolith.embedding.touched_keys import TOUCHED_KEY_SET_CAPACITY
 from monolith.tensor.prefetch import AsyncFunctionMgr
 
 
@@ -175,6 +176,26 @@ def _metrics_params() -> Params:
 def _define_train_params(p: Params) -> None:
     p.define(
         "max_pending_seconds_for_barrier", 30, "How long a save waits for workers to stand still."
+    )
+    p.define(
+        "incremental_save_steps",
+        None,
+        "Between full checkpoints, saves what has changed every so many steps; None: does not.",
+    )
+    p.define(
+        "incremental_save_secs",
+        None,
+        "The same every so many seconds; give one of the two.",
+    )
+    p.define(
+        "incremental_max_touched_ids",
+        TOUCHED_KEY_SET_CAPACITY,
+        "How many changed rows a table remembers; with more, all are saved.",
+    )
+    p.define(
+        "fall_back_to_older_checkpoint",
+        False,
+        "Whether training starts from an older checkpoint if the newest is damaged.",
     )
     p.define("slow_start_steps", 0, "Workers start one after another, this many steps apart.")
     p.define("sample_bias", 0.0, "Bias of sampled examples.")
