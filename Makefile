@@ -7,7 +7,7 @@ WORKERS ?= 2
 CPP_SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
 NATIVE_SOURCES := CMakeLists.txt $(CPP_SOURCES) $(shell find csrc proto -name '*.proto' -o -name CMakeLists.txt)
 
-.PHONY: setup native demo test test-fast test-core test-asan test-tsan lint format bench bench-table bench-dense bench-prefetch docs clean
+.PHONY: setup native demo test test-fast test-core test-asan test-tsan lint format bench bench-table bench-checkpoint bench-dense bench-prefetch docs clean
 
 setup: $(VENV)/.native
 
@@ -28,8 +28,9 @@ $(VENV)/.native: $(VENV)/.dependencies pyproject.toml $(NATIVE_SOURCES)
 
 native: $(VENV)/.native
 
+# Trains a ranking model from its first example to recommendations; Ctrl-C saves, the next call goes on.
 demo: setup
-	$(BIN)/python examples/first_op.py
+	$(BIN)/monolith demo --model-dir build/demo
 
 test: setup test-core
 	$(BIN)/python -m pytest -n $(WORKERS)
@@ -77,6 +78,18 @@ bench: setup
 # The collisionless table against its peers, each in an environment of its own below build/bench.
 bench-table: setup
 	$(BIN)/python -m benchmarks.table.run --write
+
+# Saving and restoring the table against the disk and TFRA; the same environments.
+bench-checkpoint: setup
+	$(BIN)/python -m benchmarks.checkpoint.run --write
+
+# Training steps of the demo's model against Keras and TensorFlow Recommenders Addons.
+bench-train: setup
+	$(BIN)/python -m benchmarks.train.run
+
+# What it costs when ids share rows; writes a plot to build/bench/collision.png.
+bench-collision: setup
+	$(BIN)/python -m benchmarks.collision
 
 # What a prefetch queue hides of the input's time.
 bench-prefetch: setup

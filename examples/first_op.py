@@ -6,7 +6,7 @@ user. `monolith_fused_value_rowids` writes those numbers in one pass over memory
 builds them from several ops. This program does both, checks that they agree with each other and
 that the sums agree with NumPy, and prints what each took.
 
-Needs: the installed package. Run: `python examples/first_op.py` (`make demo` in a checkout).
+Needs: the installed package. Run: `python examples/first_op.py`.
 """
 
 import os

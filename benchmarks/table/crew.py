@@ -16,16 +16,24 @@ class Member:
     """One contender's process."""
 
     def __init__(
-        self, name: str, threads: int, python: str, logs: pathlib.Path, environment: dict[str, str]
+        self,
+        name: str,
+        threads: int,
+        python: str,
+        logs: pathlib.Path,
+        environment: dict[str, str],
+        *,
+        module: str = "benchmarks.table.worker",
+        log_name: str | None = None,
     ) -> None:
         self.name = name
         self.threads = threads
         logs.mkdir(parents=True, exist_ok=True)
-        self._log = logs / f"{name.replace(' ', '_')}-{threads}.log"
+        self._log = logs / f"{(log_name or name).replace(' ', '_')}-{threads}.log"
         arguments = ["--contender", name, "--threads", str(threads)]
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [python, "-m", "benchmarks.table.worker", *arguments],
+                [python, "-m", module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -13,6 +13,7 @@ class Unavailable(Exception):
 OURS = "ours"
 TFRA = "tfra"
 TORCH = "torch"
+PLOT = "plot"
 
 REQUIREMENTS = {
     TFRA: [
@@ -21,9 +22,14 @@ REQUIREMENTS = {
         "tensorflow-recommenders-addons==0.8.1",
     ],
     TORCH: ["torch==2.13.0", "fbgemm-gpu-cpu==1.8.0", "numpy"],
+    PLOT: ["matplotlib==3.10.8"],
 }
 # An interpreter with the packages, to be used instead of an environment of our own.
-VARIABLES = {TFRA: "MONOLITH_BENCH_TFRA_PYTHON", TORCH: "MONOLITH_BENCH_TORCH_PYTHON"}
+VARIABLES = {
+    TFRA: "MONOLITH_BENCH_TFRA_PYTHON",
+    TORCH: "MONOLITH_BENCH_TORCH_PYTHON",
+    PLOT: "MONOLITH_BENCH_PLOT_PYTHON",
+}
 
 
 def python_of(environment: str, directory: pathlib.Path) -> str:

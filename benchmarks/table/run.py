@@ -23,7 +23,6 @@ from benchmarks.table.figures import OURS, Figures, Fill, Setting
 
 DIRECTORY = crew.REPOSITORY / "build" / "bench"
 RESULTS = crew.REPOSITORY / "benchmarks" / "RESULTS.md"
-BEGIN, END = "<!-- bench-table -->", "<!-- end of bench-table -->"
 
 ENVIRONMENTS = {
     OURS: environments.OURS,
@@ -192,12 +191,14 @@ def ask_rate(member: crew.Member, case: workload.Case) -> float:
     return member.ask("measure", case=dataclasses.asdict(case), seconds=SECONDS_PER_CASE)
 
 
-def write_results(text: str) -> None:
-    """Puts the report into the results file, in place of the last one."""
+def write_results(text: str, benchmark: str = "bench-table") -> None:
+    """Puts a benchmark's report into the results file, in place of its last one."""
+    begin, end = f"<!-- {benchmark} -->", f"<!-- end of {benchmark} -->"
     old = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
-    before, _, rest = old.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    RESULTS.write_text(f"{before.rstrip()}\n\n{BEGIN}\n{text}\n{END}\n{after.lstrip()}")
+    before, _, rest = old.partition(begin)
+    _, _, after = rest.partition(end)
+    parts = [before.strip(), f"{begin}\n{text}\n{end}", after.strip()]
+    RESULTS.write_text("\n\n".join(part for part in parts if part) + "\n")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

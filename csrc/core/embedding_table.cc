@@ -462,7 +462,8 @@ std::size_t EmbeddingTable::Erase(const std::int64_t* ids, std::size_t n) {
   return erased;
 }
 
-std::size_t EmbeddingTable::Evict(std::int64_t max_update_sec) {
+std::size_t EmbeddingTable::Evict(std::int64_t max_update_sec,
+                                  std::vector<std::int64_t>* evicted_ids) {
   const std::shared_lock<std::shared_mutex> walk(walk_mutex_);
   std::size_t evicted = 0;
   for (std::uint64_t place = 0; place < num_places(); place += RowStore::kBlockRows) {
@@ -475,6 +476,7 @@ std::size_t EmbeddingTable::Evict(std::int64_t max_update_sec) {
           !expire_times_.Expired(IdOfHash(header->hash), header->last_update_sec, max_update_sec)) {
         continue;
       }
+      if (evicted_ids != nullptr) evicted_ids->push_back(IdOfHash(header->hash));
       Remove(stripe, header->hash, row);
       ++evicted;
     }
@@ -519,6 +521,32 @@ std::uint64_t EmbeddingTable::Dump(std::uint64_t place, std::uint64_t end, std::
     }
   }
   return std::min(place, end);
+}
+
+void EmbeddingTable::DumpIds(const std::int64_t* ids, std::size_t n, const Expiry* expiry,
+                             DumpedRows* dumped) const {
+  ForEachId<Locked::Shared>(
+      ids, n, nullptr, [&](Stripe&, std::uint64_t, std::size_t position, FoundRow row) {
+        const std::int64_t id = ids[position];
+        if (row.header == nullptr ||
+            (expiry != nullptr &&
+             expiry->times->Expired(id, row.header->last_update_sec, expiry->now_sec))) {
+          AppendRemovedEntry(id, &dumped->bytes);
+        } else {
+          accessor_->AppendDump(row.data(), /*with_id=*/true, id, row.header->last_update_sec,
+                                &dumped->bytes);
+        }
+        dumped->ends.push_back(dumped->bytes.size());
+      });
+}
+
+void EmbeddingTable::Reserve(std::size_t rows) {
+  for (const auto& stripe : stripes_) {
+    const std::unique_lock<FairSharedMutex> lock(stripe->mutex);
+    if (stripe->index.size() != 0) continue;
+    // Room for half of the rows without growing is what an index has at least that grew by itself.
+    stripe->index.Reserve(rows / kStripes / 2, *hashes_of_rows_);
+  }
 }
 
 void EmbeddingTable::Restore(const EntryDumpView* dumps, std::size_t n) {

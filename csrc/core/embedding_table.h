@@ -96,8 +96,9 @@ class EmbeddingTable {
 
   // Removes ids that are present; returns how many.
   std::size_t Erase(const std::int64_t* ids, std::size_t n);
-  // Removes rows that have expired at `max_update_sec` by the config's expire times.
-  std::size_t Evict(std::int64_t max_update_sec);
+  // Removes rows that have expired at `max_update_sec` by the config's expire times; appends their
+  // ids to `evicted_ids` unless that is null.
+  std::size_t Evict(std::int64_t max_update_sec, std::vector<std::int64_t>* evicted_ids = nullptr);
   void Clear();
 
   // Rows stand at places [0, num_places()). Walking the places visits every row that stays in the
@@ -107,6 +108,13 @@ class EmbeddingTable {
   // stops after `max_rows` rows or at `end`. Returns the place to go on from.
   [[nodiscard]] std::uint64_t Dump(std::uint64_t place, std::uint64_t end, std::size_t max_rows,
                                    const Expiry* expiry, DumpedRows* dumped) const;
+  // Appends a record for each of `n` ids, which are all different: its serialized row, or an
+  // EntryDump with nothing but the id where there is none, or where `expiry` leaves it out.
+  void DumpIds(const std::int64_t* ids, std::size_t n, const Expiry* expiry,
+               DumpedRows* dumped) const;
+  // Prepares an empty table for about so many rows: it then grows less on the way there, and takes
+  // no more memory than it would have by itself.
+  void Reserve(std::size_t rows);
   // Makes or overwrites a row per dump, past any filter. Throws std::invalid_argument if a dump
   // does not fit the table; rows before it are in the table then.
   void Restore(const EntryDumpView* dumps, std::size_t n);

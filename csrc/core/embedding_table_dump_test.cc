@@ -74,6 +74,21 @@ TEST_P(EmbeddingTableRoundTripTest, RestoredTableTakesTheSameNextStep) {
   EXPECT_EQ(SortedDump(restored), next);
 }
 
+TEST(EmbeddingTableDumpTest, AReservedTableTakesTheSameRowsInNoMoreMemory) {
+  for (const std::int64_t rows : {0, 1, 1000, 50000, 100000}) {
+    EmbeddingTable grown(SgdTable(1));
+    EmbeddingTable reserved(SgdTable(1));
+    reserved.Reserve(static_cast<std::size_t>(rows));
+    AssignAll(grown, Range(0, rows), 1.0f);
+    AssignAll(reserved, Range(0, rows), 1.0f);
+    EXPECT_EQ(SortedDump(reserved), SortedDump(grown));
+    // Where segments begin and end to grow is spread, so the two are not quite alike.
+    EXPECT_LE(reserved.MemoryBytes(), grown.MemoryBytes() * 21 / 20 + 4096) << rows;
+    reserved.Reserve(1 << 20);  // Not empty: stays as it is.
+    EXPECT_EQ(reserved.size(), static_cast<std::size_t>(rows));
+  }
+}
+
 TEST(EmbeddingTableDumpTest, PiecesOfAnySizeGiveAllRowsOnce) {
   EmbeddingTable table(SgdTable(1));
   AssignAll(table, Range(0, 3000), 1.0f);
@@ -176,6 +191,48 @@ TEST(EmbeddingTableDumpTest, ARowWithoutIdIsRefusedBeforeAnythingIsRestored) {
   EmbeddingTable table(SgdTable(1));
   EXPECT_THROW(RestoreAll(table, {with_id, without_id}), std::invalid_argument);
   EXPECT_EQ(table.size(), 0u);
+}
+
+TEST(EmbeddingTableDumpTest, RowsOfIdsAreTheRecordsOfAWholeDump) {
+  EmbeddingTable table(AdagradTable(2));
+  Step(table, Range(-300, 3000), 0.5f, 0.1f, 1, At(500));
+  const std::vector<std::string> all = SortedDump(table);
+  DumpedRows dumped;
+  const Ids ids = Range(-300, 3000);
+  table.DumpIds(ids.data(), ids.size(), nullptr, &dumped);
+  std::vector<std::string> records;
+  for (std::size_t i = 0; i < dumped.size(); ++i) records.emplace_back(dumped[i]);
+  std::sort(records.begin(), records.end());
+  EXPECT_EQ(records, all);
+}
+
+TEST(EmbeddingTableDumpTest, IdsWithoutARowAreDumpedAsRemoved) {
+  EmbeddingHashTableConfig config = SgdTable(1);
+  config.slot_expire_time_config.default_expire_time = 1;
+  EmbeddingTable table(config);
+  constexpr std::int64_t kDaySec = 24 * 60 * 60;
+  AssignAll(table, {1, 2}, 1.0f, At(1000));
+  AssignAll(table, {3}, 1.0f, At(1000 + kDaySec));
+  const SlotExpireTimes times(config.slot_expire_time_config);
+  const Expiry expiry{&times, 1000 + kDaySec};
+  DumpedRows dumped;
+  const Ids ids = {1, 3, 7};
+  table.DumpIds(ids.data(), ids.size(), &expiry, &dumped);
+  ASSERT_EQ(dumped.size(), 3u);
+  std::vector<std::pair<std::int64_t, bool>> found;
+  for (std::size_t i = 0; i < dumped.size(); ++i) {
+    EntryDumpView view;
+    ASSERT_TRUE(ParseEntryDump(dumped[i], &view));
+    found.emplace_back(view.id, IsRemovedEntry(view));
+  }
+  std::sort(found.begin(), found.end());
+  const std::vector<std::pair<std::int64_t, bool>> expected = {{1, true}, {3, false}, {7, true}};
+  EXPECT_EQ(found, expected);
+
+  Ids evicted;
+  EXPECT_EQ(table.Evict(1000 + kDaySec, &evicted), 2u);
+  std::sort(evicted.begin(), evicted.end());
+  EXPECT_EQ(evicted, (Ids{1, 2}));
 }
 
 TEST(EmbeddingTableDumpTest, RestoringAnIdTwiceKeepsTheLast) {

@@ -59,6 +59,9 @@ class TrainingEntryAccessor final : public EntryAccessor {
       segment.value_offset = dim_;
       dim_ += segment.dim;
       num_dumps_ += static_cast<std::size_t>(segment.optimizer->num_dumps());
+      fixed_opt_bytes_ += segment.optimizer->fixed_dump_bytes();
+      fixed_ = fixed_ && (segment.optimizer->num_dumps() == 0) ==
+                             (segment.optimizer->fixed_dump_bytes() == 0);
       raw_ = raw_ && segment.retriever == nullptr;
     }
     row_bytes_ = dim_ * sizeof(float);
@@ -152,6 +155,9 @@ class TrainingEntryAccessor final : public EntryAccessor {
   void Restore(const EntryDumpView& dump, std::byte* row) const override {
     RequireDim(dump, dim_);
     dump.num.CopyTo(row);
+    if (fixed_ && dump.opt.size() == fixed_opt_bytes_ && RestoreStatesAsWritten(dump.opt, row)) {
+      return;
+    }
     std::size_t found = 0;
     auto segment = segments_.begin();
     WireReader reader(dump.opt);
@@ -182,6 +188,18 @@ class TrainingEntryAccessor final : public EntryAccessor {
     segment.optimizer->Step(w, state, w_grad.data(), learning_rate, global_step);
   }
 
+  // Returns false if the bytes are not as AppendDump lays them out.
+  [[nodiscard]] bool RestoreStatesAsWritten(std::string_view opt, std::byte* row) const {
+    const char* at = opt.data();
+    for (const Segment& segment : segments_) {
+      const std::size_t bytes = segment.optimizer->fixed_dump_bytes();
+      if (bytes == 0) continue;
+      if (!segment.optimizer->ReadDump(at, row + segment.state_offset)) return false;
+      at += bytes;
+    }
+    return true;
+  }
+
   void RestoreState(const EntryDumpView& dump, const Segment& segment,
                     std::string_view single_optimizer_dump, std::byte* row) const {
     try {
@@ -196,6 +214,8 @@ class TrainingEntryAccessor final : public EntryAccessor {
   std::size_t dim_ = 0;
   std::size_t row_bytes_ = 0;
   std::size_t num_dumps_ = 0;
+  bool fixed_ = true;                // Whether the optimizers' part of every dump is equally long,
+  std::size_t fixed_opt_bytes_ = 0;  // and how long.
   bool raw_ = true;
 };
 

@@ -34,4 +34,12 @@ bool ParseEntryDump(std::string_view record, EntryDumpView* view) {
   return reader.ok();
 }
 
+void AppendRemovedEntry(std::int64_t id, std::string* record) {
+  WireWriter(record).Fixed64(1, static_cast<std::uint64_t>(id));
+}
+
+bool IsRemovedEntry(const EntryDumpView& view) {
+  return view.has_id && view.num.size() == 0 && !view.has_opt;
+}
+
 }  // namespace monolith::core

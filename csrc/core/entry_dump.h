@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "core/wire.h"
@@ -21,5 +22,10 @@ struct EntryDumpView {
 // Returns false, with `view` undefined, if the record is not an EntryDump. The optimizers' part is
 // judged by EntryAccessor::Restore. Never allocates.
 [[nodiscard]] bool ParseEntryDump(std::string_view record, EntryDumpView* view);
+
+// Appends the record that says that `id` has no row: an EntryDump of nothing but the id.
+void AppendRemovedEntry(std::int64_t id, std::string* record);
+// Whether a parsed record says so.
+[[nodiscard]] bool IsRemovedEntry(const EntryDumpView& view);
 
 }  // namespace monolith::core

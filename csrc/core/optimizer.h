@@ -38,6 +38,16 @@ class Optimizer {
   // malformed, of another optimizer, or of another length; `state` is undefined then.
   virtual void ParseDump(std::string_view single_optimizer_dump, std::byte* state) const = 0;
 
+  // What every dump is long, or 0 if that depends on the state.
+  [[nodiscard]] virtual std::size_t fixed_dump_bytes() const { return 0; }
+  // A shortcut around ParseDump for what WriteDump wrote: restores the state from
+  // fixed_dump_bytes() bytes. Returns false, with `state` undefined, if they are laid out in
+  // another way, as those of other writers may be.
+  [[nodiscard]] virtual bool ReadDump(const char* dump, std::byte* state) const {
+    (void)dump, (void)state;
+    return false;
+  }
+
   // The same as WriteDump, at the end of `optimizer_dump`.
   void AppendDump(const std::byte* state, std::string* optimizer_dump) const;
 };

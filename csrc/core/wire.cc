@@ -207,6 +207,17 @@ char* WriteFloats(char tag, const void* values, std::size_t count, char* out) {
   return out + count * (1 + sizeof(float));
 }
 
+bool ReadFloats(char tag, const char* from, std::size_t count, void* values) {
+  char* const to = static_cast<char*>(values);
+  int differences = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const char* const field = from + i * (1 + sizeof(float));
+    differences |= *field ^ tag;
+    std::memcpy(to + i * sizeof(float), field + 1, sizeof(float));
+  }
+  return differences == 0;
+}
+
 namespace {
 
 // Enough for a tag and a varint.

@@ -117,6 +117,9 @@ char* WriteFixed32(std::uint32_t value, char* out);
 char* WriteFixed64(std::uint64_t value, char* out);
 // `count` floats from `values`, each under its own one-byte `tag`: 5 * count bytes.
 char* WriteFloats(char tag, const void* values, std::size_t count, char* out);
+// Reads what WriteFloats wrote, 5 * count bytes. Returns false, with `values` undefined, if one of
+// the tags is another.
+[[nodiscard]] bool ReadFloats(char tag, const char* from, std::size_t count, void* values);
 
 // The reader's inner part, inline: a restore reads tens of millions of small records.
 

@@ -221,6 +221,20 @@ TEST(WireWriter, WritesWhatProtobufWrites) {
   EXPECT_EQ(ToHex(message), "0a05736c6f74301002");
 }
 
+TEST(ReadFloats, ReadsWhatWriteFloatsWrote) {
+  const std::vector<float> values = {1.5f, -0.0f, 3e38f};
+  std::string bytes(15, '\0');
+  EXPECT_EQ(WriteFloats('\x15', values.data(), 3, bytes.data()), bytes.data() + bytes.size());
+  std::vector<float> read(3);
+  EXPECT_TRUE(core::ReadFloats('\x15', bytes.data(), 3, read.data()));
+  EXPECT_EQ(std::memcmp(read.data(), values.data(), 12), 0);
+  for (const std::size_t tag : {0, 5, 10}) {
+    std::string other = bytes;
+    other[tag] = '\x1d';
+    EXPECT_FALSE(core::ReadFloats('\x15', other.data(), 3, read.data())) << tag;
+  }
+}
+
 TEST(VarintBytes, AgreesWithWriteVarint) {
   char buffer[10];
   for (int bits = 0; bits < 64; ++bits) {

@@ -74,6 +74,7 @@ REGISTER_OP("MonolithMultiHashTableOptimize")
     .Input("update_time: int64")
     .Input("global_step: int64")
     .Output("updated_table: resource")
+    .Attr("enable_dedup: bool = false")
     .SetIsStateful()
     .SetShapeFn(shapes::ScalarShape);
 
@@ -264,6 +265,7 @@ class MultiAssignOp : public MultiTableOp {
     options.filter = set.filter();
     ctx->set_output(0, ctx->input(0));
     return ForEachPart(ctx, set, parts, [&](const Part& part, const core::Parallel* parallel) {
+      const NoteTouched note(set, part.table, part.ids, part.num_ids);
       core::WriteOptions here = options;
       here.parallel = parallel;
       Write(*tables[part.table], part.ids, part.num_ids, values + part.first_value, here);
@@ -284,7 +286,9 @@ class MultiAssignAddOp final : public MultiAssignOp {
 
 class MultiOptimizeOp final : public MultiTableOp {
  public:
-  using MultiTableOp::MultiTableOp;
+  explicit MultiOptimizeOp(tf::OpKernelConstruction* ctx) : MultiTableOp(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("enable_dedup", &enable_dedup_));
+  }
 
  private:
   absl::Status Run(tf::OpKernelContext* ctx, const TableSet& set, const TableSet::Tables& tables,
@@ -297,6 +301,7 @@ class MultiOptimizeOp final : public MultiTableOp {
     UpdateArguments arguments;
     TF_RETURN_IF_ERROR(ReadNonNegative(ctx, "update_time", &arguments.update_time_sec));
     TF_RETURN_IF_ERROR(ReadNonNegative(ctx, "global_step", &arguments.global_step));
+    arguments.sum_equal_ids = enable_dedup_;
     ctx->set_output(0, ctx->input(0));
     return ForEachPart(ctx, set, parts, [&](const Part& part, const core::Parallel* parallel) {
       Optimize(set, part.table, *tables[part.table], part.ids, part.num_ids,
@@ -304,6 +309,8 @@ class MultiOptimizeOp final : public MultiTableOp {
                learning_rates.flat<float>().data() + part.first_learning_rate, arguments, parallel);
     });
   }
+
+  bool enable_dedup_ = false;
 };
 
 class MultiReinitializeOp final : public tf::OpKernel {
@@ -334,7 +341,10 @@ class MultiReinitializeOp final : public tf::OpKernel {
     const std::shared_ptr<core::EmbeddingTable> table = set->tables()[found - names.begin()];
     const auto n = static_cast<std::size_t>(ids.NumElements());
     const auto now_sec = static_cast<std::int64_t>(tf::EnvTime::NowSeconds());
+    const auto index = static_cast<std::size_t>(found - names.begin());
     OP_REQUIRES_OK(ctx, NameTable(Guard([&] {
+                                    const NoteTouched note(*set, index,
+                                                           ids.flat<std::int64_t>().data(), n);
                                     table->Reinitialize(ids.flat<std::int64_t>().data(), n, now_sec,
                                                         status->flat<std::int32_t>().data());
                                   }),

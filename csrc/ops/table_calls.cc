@@ -72,6 +72,7 @@ void Optimize(const TableSet& set, std::size_t index, core::EmbeddingTable& tabl
               const std::int64_t* ids, std::size_t n, const float* grads,
               const float* learning_rates, const UpdateArguments& arguments,
               const core::Parallel* parallel) {
+  const NoteTouched note(set, index, ids, n);
   core::WriteOptions options;
   options.update_time_sec = arguments.update_time_sec;
   options.filter = set.filter();

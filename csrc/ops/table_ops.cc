@@ -230,6 +230,8 @@ class WriteRowsOp : public OneTableOp {
     const core::Parallel parallel = OnAllThreads(ctx);
     if (WorthThreads(n, false)) options.parallel = &parallel;
     OP_REQUIRES_OK(ctx, NameTable(Guard([&] {
+                                    const NoteTouched note(set, 0, ids.flat<std::int64_t>().data(),
+                                                           n);
                                     Write(table, ids.flat<std::int64_t>().data(), n,
                                           rows.flat<float>().data(), options);
                                   }),
@@ -316,14 +318,14 @@ class EvictOp final : public OneTableOp {
   using OneTableOp::OneTableOp;
 
  private:
-  void Run(tf::OpKernelContext* ctx, const TableSet&, core::EmbeddingTable& table) override {
+  void Run(tf::OpKernelContext* ctx, const TableSet& set, core::EmbeddingTable& table) override {
     std::int64_t max_update_sec = 0;
     OP_REQUIRES_OK(ctx, ReadNonNegative(ctx, "max_update_time", &max_update_sec));
     tf::Tensor* evicted = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(1, tf::TensorShape({}), &evicted));
     OP_REQUIRES_OK(ctx, Guard([&] {
                      evicted->scalar<std::int64_t>()() =
-                         static_cast<std::int64_t>(table.Evict(max_update_sec));
+                         static_cast<std::int64_t>(EvictRows(set, 0, table, max_update_sec));
                    }));
     ctx->set_output(0, ctx->input(0));
   }

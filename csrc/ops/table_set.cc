@@ -38,7 +38,7 @@ TableSet::TableSet(std::string name, std::string serialized_config,
     evictors_.push_back(std::make_unique<core::Evictor>(
         kEvictionPoll, std::chrono::hours(configs[i].feature_evict_every_n_hours), [this, i] {
           const std::shared_ptr<core::EmbeddingTable> table = tables()[i];
-          const std::size_t evicted = table->Evict(table->max_update_sec());
+          const std::size_t evicted = EvictRows(*this, i, *table, table->max_update_sec());
           LOG(INFO) << "Evicted " << evicted << " expired rows of " << table_names_[i];
         }));
   }
@@ -54,6 +54,17 @@ void TableSet::Replace(Tables tables) {
   tables_.swap(tables);
 }
 
+void TableSet::TrackTouched(std::size_t capacity) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (touched_rows_ != nullptr) return;
+  auto touched = std::make_unique<TouchedRowsOfTables>();
+  for (std::size_t i = 0; i < size(); ++i) {
+    touched->push_back(std::make_unique<core::TouchedRows>(capacity));
+  }
+  touched_rows_ = std::move(touched);
+  tracked_.store(touched_rows_.get(), std::memory_order_release);
+}
+
 std::string TableSet::DebugString() const {
   std::vector<std::string> parts;
   const Tables current = tables();
@@ -61,6 +72,16 @@ std::string TableSet::DebugString() const {
     parts.push_back(absl::StrCat("\"", table_names_[i], "\": ", current[i]->DebugString()));
   }
   return absl::StrCat("{", absl::StrJoin(parts, ", "), "}");
+}
+
+std::size_t EvictRows(const TableSet& set, std::size_t index, core::EmbeddingTable& table,
+                      std::int64_t max_update_sec) {
+  core::TouchedRows* touched = set.touched_rows(index);
+  if (touched == nullptr) return table.Evict(max_update_sec);
+  std::vector<std::int64_t> evicted;
+  table.Evict(max_update_sec, &evicted);
+  touched->Insert(evicted.data(), evicted.size());
+  return evicted.size();
 }
 
 absl::Status GetTableSet(tf::OpKernelContext* ctx, int index,

@@ -1,6 +1,7 @@
 // What a table handle refers to: one or several named tables.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -9,6 +10,7 @@
 
 #include "core/embedding_table.h"
 #include "core/evictor.h"
+#include "core/touched_rows.h"
 #include "ops/filter_resource.h"
 #include "ops/sync_client.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -42,12 +44,23 @@ class TableSet : public tensorflow::ResourceBase {
   [[nodiscard]] Tables tables() const;
   void Replace(Tables tables);
 
+  // From now on remembers which rows change, up to `capacity` ids a table, for incremental saves.
+  // Does nothing if it does already. Throws std::invalid_argument if `capacity` is out of range.
+  void TrackTouched(std::size_t capacity);
+  // The changed rows of table `index`; null while nobody has asked to remember them.
+  [[nodiscard]] core::TouchedRows* touched_rows(std::size_t index) const {
+    const TouchedRowsOfTables* tracked = tracked_.load(std::memory_order_acquire);
+    return tracked == nullptr ? nullptr : (*tracked)[index].get();
+  }
+
   [[nodiscard]] core::AdmissionFilter* filter() const { return filter_->filter(); }
   [[nodiscard]] SyncClient* sync_client() const { return sync_client_.get(); }
 
   [[nodiscard]] std::string DebugString() const override;
 
  private:
+  using TouchedRowsOfTables = std::vector<std::unique_ptr<core::TouchedRows>>;
+
   const std::string name_;
   const std::string serialized_config_;
   const std::vector<std::string> table_names_;
@@ -57,8 +70,14 @@ class TableSet : public tensorflow::ResourceBase {
   bool is_for_training_ = true;
   mutable std::mutex mutex_;
   Tables tables_;
+  std::unique_ptr<const TouchedRowsOfTables> touched_rows_;   // Guarded by the mutex.
+  std::atomic<const TouchedRowsOfTables*> tracked_{nullptr};  // The same, for those in a hurry.
   std::vector<std::unique_ptr<core::Evictor>> evictors_;  // Last: they stop before the tables go.
 };
+
+// Evicts from `table`, number `index` of `set`, what has expired at `max_update_sec`.
+std::size_t EvictRows(const TableSet& set, std::size_t index, core::EmbeddingTable& table,
+                      std::int64_t max_update_sec);
 
 // Looks up the set behind input `index`.
 [[nodiscard]] absl::Status GetTableSet(tensorflow::OpKernelContext* ctx, int index,

@@ -25,8 +25,6 @@ constexpr std::size_t kRowsPerShard = 1000000;
 constexpr std::size_t kMaxAutomaticShards = 4;
 constexpr int kMaxShards = 99999;  // Five digits in the file names.
 
-std::string MetaBasename(const std::string& basename) { return basename + ".meta"; }
-
 // MultiHashTableMetadata: table_name = 1, num_entries = 2.
 std::string EncodeTableRows(const TableRows& counts) {
   std::string record;
@@ -43,23 +41,6 @@ bool DecodeTableRows(absl::string_view record, TableRows* counts) {
     if (field.number == 2) core::ReadScalar(field, &counts->rows);
   }
   return reader.ok();
-}
-
-absl::Status ReadMeta(tf::Env* env, const std::string& file, std::vector<TableRows>* counts) {
-  std::unique_ptr<RecordSource> source;
-  TF_RETURN_IF_ERROR(RecordSource::Open(env, file, "", &source));
-  tf::tstring record;
-  while (true) {
-    const absl::Status status = source->Read(&record);
-    if (absl::IsOutOfRange(status)) return absl::OkStatus();
-    if (!status.ok()) {
-      return absl::DataLossError(absl::StrCat("Read table metadata failed! ", status.message()));
-    }
-    counts->emplace_back();
-    if (!DecodeTableRows(record, &counts->back())) {
-      return absl::DataLossError(absl::StrCat("Parse table metadata failed! (file ", file, ")"));
-    }
-  }
 }
 
 int NumShards(const SaveOptions& options, std::size_t rows) {
@@ -98,110 +79,41 @@ absl::Status WriteShard(const std::vector<TableToSave>& tables, int shard, int n
   return absl::OkStatus();
 }
 
-// Reads one file of rows into `tables`, the same way round as WriteShard.
-class ShardReader {
- public:
-  ShardReader(const TableSet& set, const TableSet::Tables& tables, std::string file)
-      : set_(set), tables_(tables), file_(std::move(file)) {}
-
-  absl::Status Open(tf::Env* env, const std::string& compression) {
-    return RecordSource::Open(env, file_, compression, &source_);
-  }
-
-  // Reads as many rows as the meta file says; rows of tables that the set lacks are passed over.
-  absl::Status ReadCounted(const std::vector<TableRows>& counts, int shard) {
-    for (const TableRows& saved : counts) {
-      const auto& names = set_.table_names();
-      // A single table may have been saved under another name.
-      const auto found = names.size() == 1 && counts.size() == 1
-                             ? names.begin()
-                             : std::find(names.begin(), names.end(), saved.table);
-      for (std::uint64_t left = saved.rows; left > 0;) {
-        std::size_t got = 0;
-        TF_RETURN_IF_ERROR(ReadBatch(std::min<std::uint64_t>(left, kRowsPerBatch), &got));
-        if (got == 0) {
-          return absl::DataLossError(absl::StrCat("Couldn't read all of checkpoint shard ", shard,
-                                                  ": file ", file_, " ends ", left,
-                                                  " rows of table ", saved.table, " early."));
-        }
-        left -= got;
-        if (found != names.end()) TF_RETURN_IF_ERROR(Store(found - names.begin(), got));
-      }
+// Writes the data and meta files of a snapshot. `write(shard, data, counts)` writes the rows of one
+// shard, on a thread of its own, and says how many there were; it may throw what the core throws.
+template <typename Write>
+absl::Status WriteFiles(tf::Env* env, const std::string& basename, const std::string& compression,
+                        int num_shards, Write&& write) {
+  std::vector<std::unique_ptr<RecordFile>> data(num_shards);
+  std::vector<std::unique_ptr<RecordFile>> meta(num_shards);
+  TF_RETURN_IF_ERROR(ForEachShard(env, num_shards, [&](int shard) -> absl::Status {
+    GiveWay();
+    TF_RETURN_IF_ERROR(
+        RecordFile::Create(env, ShardName(basename, shard, num_shards), compression, &data[shard]));
+    std::vector<TableRows> counts;
+    absl::Status written;
+    TF_RETURN_IF_ERROR(Guard([&] { written = write(shard, data[shard].get(), &counts); }));
+    TF_RETURN_IF_ERROR(written);
+    TF_RETURN_IF_ERROR(data[shard]->Close());
+    TF_RETURN_IF_ERROR(RecordFile::Create(env, ShardName(MetaBasename(basename), shard, num_shards),
+                                          "", &meta[shard]));
+    for (const TableRows& table : counts) {
+      TF_RETURN_IF_ERROR(meta[shard]->Write(EncodeTableRows(table)));
     }
-    std::size_t more = 0;
-    TF_RETURN_IF_ERROR(ReadBatch(1, &more));
-    if (more == 0) return absl::OkStatus();
-    return absl::DataLossError(absl::StrCat("Couldn't read all of checkpoint shard ", shard,
-                                            ": file ", file_,
-                                            " has more rows than its meta file says."));
-  }
+    return meta[shard]->Close();
+  }));
 
-  // Reads to the end of the file; there is one table.
-  absl::Status ReadAll() {
-    for (std::size_t got = kRowsPerBatch; got > 0;) {
-      TF_RETURN_IF_ERROR(ReadBatch(kRowsPerBatch, &got));
-      TF_RETURN_IF_ERROR(Store(0, got));
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  absl::Status ReadBatch(std::size_t rows, std::size_t* got) {
-    records_.resize(kRowsPerBatch);
-    for (*got = 0; *got < rows; ++*got) {
-      const absl::Status status = source_->Read(&records_[*got]);
-      if (absl::IsOutOfRange(status)) return absl::OkStatus();
-      if (!status.ok()) {
-        return absl::DataLossError(
-            absl::StrCat("Unable to read data. Data might be corrupted: ", status.message()));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status Store(std::size_t table, std::size_t rows) {
-    dumps_.resize(kRowsPerBatch);
-    for (std::size_t i = 0; i < rows; ++i) {
-      const std::string_view record(records_[i].data(), records_[i].size());
-      if (!core::ParseEntryDump(record, &dumps_[i])) {
-        return absl::DataLossError(
-            absl::StrCat("Parse entry failed! Unable to parse data. Data might be corrupted (file ",
-                         file_, ")"));
-      }
-    }
-    const absl::Status status = Guard([&] { tables_[table]->Restore(dumps_.data(), rows); });
-    if (status.ok()) return status;
-    return absl::Status(status.code(),
-                        absl::StrCat("The snapshot does not fit table ", set_.table_names()[table],
-                                     ": ", status.message(), " (file ", file_, ")"));
-  }
-
-  const TableSet& set_;
-  const TableSet::Tables& tables_;
-  const std::string file_;
-  std::unique_ptr<RecordSource> source_;
-  std::vector<tf::tstring> records_;
-  std::vector<core::EntryDumpView> dumps_;
-};
-
-// Copies every row of `from` into `to`.
-absl::Status Merge(const core::EmbeddingTable& from, core::EmbeddingTable& to) {
-  return Guard([&] {
-    core::DumpedRows dumped;
-    std::vector<core::EntryDumpView> dumps;
-    for (std::uint64_t place = 0; place < from.num_places();) {
-      dumped.Clear();
-      place = from.Dump(place, from.num_places(), kRowsPerBatch, nullptr, &dumped);
-      dumps.resize(dumped.size());
-      for (std::size_t i = 0; i < dumped.size(); ++i) {
-        if (!core::ParseEntryDump(dumped[i], &dumps[i])) throw std::logic_error("bad own dump");
-      }
-      to.Restore(dumps.data(), dumps.size());
-    }
-  });
+  // Overwriting: an old meta file must never stand beside new rows, so it goes first.
+  RemoveOtherShards(env, MetaBasename(basename), -1);
+  for (const auto& file : data) TF_RETURN_IF_ERROR(file->Commit());
+  for (const auto& file : meta) TF_RETURN_IF_ERROR(file->Commit());
+  RemoveOtherShards(env, basename, num_shards);
+  return absl::OkStatus();
 }
 
 }  // namespace
+
+std::string MetaBasename(const std::string& basename) { return basename + ".meta"; }
 
 absl::Status SaveTables(tf::Env* env, const TableSet& set, const std::string& basename,
                         const std::string& compression, const SaveOptions& options) {
@@ -225,88 +137,71 @@ absl::Status SaveTables(tf::Env* env, const TableSet& set, const std::string& ba
   }
   const core::SlotExpireTimes times(options.expire_times);
 
-  std::vector<std::unique_ptr<RecordFile>> data(num_shards);
-  std::vector<std::unique_ptr<RecordFile>> meta(num_shards);
-  TF_RETURN_IF_ERROR(ForEachShard(env, num_shards, [&](int shard) -> absl::Status {
-    if (options.random_sleep_ms > 0) {
-      env->SleepForMicroseconds(
-          static_cast<std::int64_t>(tf::random::New64() % (options.random_sleep_ms * 1000)));
-    }
-    TF_RETURN_IF_ERROR(
-        RecordFile::Create(env, ShardName(basename, shard, num_shards), compression, &data[shard]));
-    std::vector<TableRows> counts;
-    absl::Status written;
-    TF_RETURN_IF_ERROR(Guard([&] {
-      written = WriteShard(tables, shard, num_shards, times, data[shard].get(), &counts);
-    }));
-    TF_RETURN_IF_ERROR(written);
-    TF_RETURN_IF_ERROR(data[shard]->Close());
-    TF_RETURN_IF_ERROR(RecordFile::Create(env, ShardName(MetaBasename(basename), shard, num_shards),
-                                          "", &meta[shard]));
-    for (const TableRows& table : counts) {
-      TF_RETURN_IF_ERROR(meta[shard]->Write(EncodeTableRows(table)));
-    }
-    return meta[shard]->Close();
-  }));
-
-  // Overwriting: an old meta file must never stand beside new rows, so it goes first.
-  RemoveOtherShards(env, MetaBasename(basename), -1);
-  for (const auto& file : data) TF_RETURN_IF_ERROR(file->Commit());
-  for (const auto& file : meta) TF_RETURN_IF_ERROR(file->Commit());
-  RemoveOtherShards(env, basename, num_shards);
-  return absl::OkStatus();
+  return WriteFiles(env, basename, compression, num_shards,
+                    [&](int shard, RecordFile* data, std::vector<TableRows>* counts) {
+                      if (options.random_sleep_ms > 0) {
+                        env->SleepForMicroseconds(static_cast<std::int64_t>(
+                            tf::random::New64() % (options.random_sleep_ms * 1000)));
+                      }
+                      return WriteShard(tables, shard, num_shards, times, data, counts);
+                    });
 }
 
-absl::Status RestoreTables(tf::Env* env, TableSet& set, const std::string& basename,
-                           const std::string& compression, RestoreMode mode) {
-  std::vector<std::string> files;
-  const absl::Status found = FindShards(env, basename, &files);
-  if (absl::IsNotFound(found)) {
-    return absl::NotFoundError(absl::StrCat("Unable to find the dump files for: ", set.name(),
-                                            " in ", basename, "; ", found.message()));
+absl::Status SaveTouchedRows(tf::Env* env, const TableSet& set, const std::string& basename,
+                             const std::string& compression,
+                             const core::SlotExpireTimeConfig& expire_times) {
+  const TableSet::Tables tables = set.tables();
+  std::vector<std::vector<std::int64_t>> ids;
+  std::size_t num_ids = 0;
+  for (std::size_t t = 0; t < tables.size(); ++t) {
+    const core::TouchedRows* touched = set.touched_rows(t);
+    if (touched == nullptr) return DoesNotTrack(set);
+    ids.push_back(touched->Pending());
+    num_ids += ids.back().size();
   }
-  TF_RETURN_IF_ERROR(NameTable(found, set.name()));
-  std::vector<std::string> meta_files;
-  const absl::Status meta_found = FindShards(env, MetaBasename(basename), &meta_files);
-  const bool counted = meta_found.ok();
-  if (!counted && (!absl::IsNotFound(meta_found) || set.size() > 1)) {
-    return NameTable(meta_found, set.name());
-  }
-  if (counted && meta_files.size() != files.size()) {
-    return NameTable(
-        absl::DataLossError(absl::StrCat(basename, " has ", files.size(), " data files but ",
-                                         meta_files.size(), " meta files.")),
-        set.name());
-  }
+  const int num_shards = NumShards(SaveOptions(), num_ids);
+  const core::SlotExpireTimes times(expire_times);
+  return WriteFiles(env, basename, compression, num_shards,
+                    [&](int shard, RecordFile* data, std::vector<TableRows>* counts) {
+                      core::DumpedRows dumped;
+                      for (std::size_t t = 0; t < tables.size(); ++t) {
+                        const core::Expiry expiry{&times, tables[t]->max_update_sec()};
+                        const std::size_t end = ids[t].size() * (shard + 1) / num_shards;
+                        const std::size_t begin = ids[t].size() * shard / num_shards;
+                        counts->push_back({set.table_names()[t], end - begin});
+                        for (std::size_t i = begin; i < end; i += kRowsPerBatch) {
+                          dumped.Clear();
+                          tables[t]->DumpIds(ids[t].data() + i, std::min(kRowsPerBatch, end - i),
+                                             &expiry, &dumped);
+                          for (std::size_t r = 0; r < dumped.size(); ++r)
+                            TF_RETURN_IF_ERROR(data->Write(dumped[r]));
+                        }
+                      }
+                      return absl::OkStatus();
+                    });
+}
 
-  // Everything goes into new tables first.
-  TableSet::Tables fresh;
-  for (const auto& table : set.tables()) {
-    TF_RETURN_IF_ERROR(
-        Guard([&] { fresh.push_back(std::make_shared<core::EmbeddingTable>(table->config())); }));
-  }
-  TF_RETURN_IF_ERROR(NameTable(ForEachShard(env, static_cast<int>(files.size()),
-                                            [&](int shard) -> absl::Status {
-                                              ShardReader reader(set, fresh, files[shard]);
-                                              TF_RETURN_IF_ERROR(reader.Open(env, compression));
-                                              if (!counted) return reader.ReadAll();
-                                              std::vector<TableRows> counts;
-                                              TF_RETURN_IF_ERROR(
-                                                  ReadMeta(env, meta_files[shard], &counts));
-                                              return reader.ReadCounted(counts, shard);
-                                            }),
-                               set.name()));
+absl::Status DoesNotTrack(const TableSet& set) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "Table ", set.name(),
+      " does not remember which rows change; run MonolithTableTrackTouched on it first."));
+}
 
-  if (mode == RestoreMode::kKeep) {
-    const TableSet::Tables current = set.tables();
-    for (std::size_t t = 0; t < fresh.size(); ++t) {
-      if (current[t]->size() == 0) continue;
-      TF_RETURN_IF_ERROR(NameTable(Merge(*fresh[t], *current[t]), set.table_names()[t]));
-      fresh[t] = current[t];
+absl::Status ReadRowCounts(tf::Env* env, const std::string& file, std::vector<TableRows>* counts) {
+  std::unique_ptr<RecordSource> source;
+  TF_RETURN_IF_ERROR(RecordSource::Open(env, file, "", &source));
+  tf::tstring record;
+  while (true) {
+    const absl::Status status = source->Read(&record);
+    if (absl::IsOutOfRange(status)) return absl::OkStatus();
+    if (!status.ok()) {
+      return absl::DataLossError(absl::StrCat("Read table metadata failed! ", status.message()));
+    }
+    counts->emplace_back();
+    if (!DecodeTableRows(record, &counts->back())) {
+      return absl::DataLossError(absl::StrCat("Parse table metadata failed! (file ", file, ")"));
     }
   }
-  set.Replace(std::move(fresh));
-  return absl::OkStatus();
 }
 
 absl::Status CountSavedRows(tf::Env* env, const std::string& basename,
@@ -316,7 +211,7 @@ absl::Status CountSavedRows(tf::Env* env, const std::string& basename,
   std::map<std::string, std::uint64_t> rows;
   for (const std::string& file : files) {
     std::vector<TableRows> in_file;
-    TF_RETURN_IF_ERROR(ReadMeta(env, file, &in_file));
+    TF_RETURN_IF_ERROR(ReadRowCounts(env, file, &in_file));
     for (const TableRows& table : in_file) rows[table.table] += table.rows;
   }
   for (const auto& [table, count] : rows) counts->push_back({table, count});

@@ -28,21 +28,28 @@ struct SaveOptions {
                                       const std::string& basename, const std::string& compression,
                                       const SaveOptions& options);
 
-// What becomes of rows that are in memory but not in the snapshot.
-enum class RestoreMode { kReplace, kKeep };
+// Writes the rows whose ids are pending in the set's touched rows, in files of the same form; a
+// record with nothing but an id says that the id has no row any more. FailedPrecondition if the set
+// does not remember which rows change.
+[[nodiscard]] absl::Status SaveTouchedRows(tensorflow::Env* env, const TableSet& set,
+                                           const std::string& basename,
+                                           const std::string& compression,
+                                           const core::SlotExpireTimeConfig& expire_times);
 
-// Reads what SaveTables wrote. All files are read and checked before any table changes, so an error
-// leaves the tables as they were. Tables that only the snapshot has are passed over, tables that it
-// lacks stay as they are. Snapshots of a single table may come without meta files, from before
-// those were written; then a file cut exactly between two rows is not noticed.
-[[nodiscard]] absl::Status RestoreTables(tensorflow::Env* env, TableSet& set,
-                                         const std::string& basename,
-                                         const std::string& compression, RestoreMode mode);
+// The error of a set that does not remember which rows change.
+[[nodiscard]] absl::Status DoesNotTrack(const TableSet& set);
+
+// What the names of a snapshot's meta files begin with.
+[[nodiscard]] std::string MetaBasename(const std::string& basename);
 
 struct TableRows {
   std::string table;
   std::uint64_t rows = 0;
 };
+
+// Appends what one meta file says of each table.
+[[nodiscard]] absl::Status ReadRowCounts(tensorflow::Env* env, const std::string& file,
+                                         std::vector<TableRows>* counts);
 
 // The rows of each table, by the meta files.
 [[nodiscard]] absl::Status CountSavedRows(tensorflow::Env* env, const std::string& basename,

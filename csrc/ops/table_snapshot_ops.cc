@@ -7,8 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "core/entry_dump.h"
 #include "core/table_config.h"
+#include "ops/snapshot_op.h"
 #include "ops/status_guard.h"
-#include "ops/table_calls.h"
+#include "ops/table_restore.h"
 #include "ops/table_set.h"
 #include "ops/table_snapshot.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -86,34 +87,6 @@ REGISTER_OP("MonolithExtractSlotFromEntry")
     .Attr("fid_v2: bool")
     .SetShapeFn(shapes::UnchangedShape);
 
-absl::Status ReadBasename(tf::OpKernelContext* ctx, int input, std::string* basename) {
-  const tf::Tensor& tensor = ctx->input(input);
-  if (tensor.NumElements() != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("`basename` must be a scalar string, got shape ",
-                                                   tensor.shape().DebugString()));
-  }
-  *basename = std::string(tensor.flat<tf::tstring>()(0));
-  return basename->empty() ? absl::InvalidArgumentError("`basename` is empty.") : absl::OkStatus();
-}
-
-// File work runs on a thread of its own: it would block one of TensorFlow's for minutes.
-class FileOp : public tf::AsyncOpKernel {
- public:
-  using tf::AsyncOpKernel::AsyncOpKernel;
-
-  void ComputeAsync(tf::OpKernelContext* ctx, DoneCallback done) final {
-    ctx->env()->SchedClosure([this, ctx, done = std::move(done)] {
-      absl::Status status;
-      const absl::Status guarded = Guard([&] { status = Run(ctx); });
-      ctx->SetStatus(status.ok() ? guarded : status);
-      done();
-    });
-  }
-
- protected:
-  virtual absl::Status Run(tf::OpKernelContext* ctx) = 0;
-};
-
 class SaveOp final : public FileOp {
  public:
   explicit SaveOp(tf::OpKernelConstruction* ctx)
@@ -156,10 +129,11 @@ class SaveOp final : public FileOp {
 
 class RestoreOp final : public FileOp {
  public:
-  explicit RestoreOp(tf::OpKernelConstruction* ctx)
-      : FileOp(ctx),
-        multi_(ctx->def().op() == "MonolithMultiHashTableRestore"),
-        compression_(multi_ ? "SNAPPY" : "") {}
+  explicit RestoreOp(tf::OpKernelConstruction* ctx) : FileOp(ctx) {
+    if (ctx->def().op() != "MonolithMultiHashTableRestore") return;
+    options_.compression = "SNAPPY";
+    options_.mode = RestoreMode::kKeep;
+  }
 
  private:
   absl::Status Run(tf::OpKernelContext* ctx) override {
@@ -168,12 +142,10 @@ class RestoreOp final : public FileOp {
     std::string basename;
     TF_RETURN_IF_ERROR(ReadBasename(ctx, 1, &basename));
     ctx->set_output(0, ctx->input(0));
-    return RestoreTables(ctx->env(), *set, basename, compression_,
-                         multi_ ? RestoreMode::kKeep : RestoreMode::kReplace);
+    return RestoreTables(ctx->env(), *set, {{basename}}, options_);
   }
 
-  const bool multi_;
-  const std::string compression_;
+  RestoreOptions options_;
 };
 
 class FeatureStatOp final : public FileOp {

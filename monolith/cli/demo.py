@@ -35,9 +35,7 @@ def demo(
         int | None,
         typer.Option(min=1, help="Batches of 512 to train on; by default the whole stream."),
     ] = None,
-    num_ps: Annotated[
-        int, typer.Option(min=0, help="Parameter servers, all in this process.")
-    ] = 2,
+    num_ps: Annotated[int, typer.Option(min=0, help="Parameter servers, all in this process.")] = 2,
     restart: Annotated[
         bool, typer.Option("--restart", help="Forget what an earlier run has trained.")
     ] = False,
@@ -81,6 +79,7 @@ class _Demo:
         self._world = movies.World()
         whole = self._world.config.num_examples // demo_model.BATCH_SIZE
         self._steps = min(steps or whole, whole)
+        self._held_out = min(_HELD_OUT, self._steps * demo_model.BATCH_SIZE)
 
     def run(self) -> bool:
         """Returns whether it came to its end."""
@@ -106,7 +105,8 @@ class _Demo:
                 f"{self._model_dir} holds a model of {done:,} steps already; --restart trains anew."
             )
             return True
-        self._title(f"Training with {self._num_ps} parameter servers; Ctrl-C saves and ends")
+        servers = f"{self._num_ps} parameter servers" if self._num_ps else "tables in the process"
+        self._title(f"Training with {servers}; Ctrl-C saves and ends")
         if done:
             self._say(f"Going on from step {done:,}.")
         size = self._model.BATCH_SIZE
@@ -124,23 +124,23 @@ class _Demo:
         return False
 
     def _restore(self) -> "Estimator":
-        estimator = self._make_estimator(held_out=_HELD_OUT)
+        estimator = self._make_estimator(held_out=self._held_out)
         checkpoint = estimator.latest_checkpoint()
         assert checkpoint is not None
-        self._title("Restoring into new servers, and evaluating")
+        self._title(f"Restoring into new {'servers' if self._num_ps else 'tables'}, and evaluating")
         self._say(f"Checkpoint {os.path.basename(checkpoint)}, {_describe_size(checkpoint)}.")
         return estimator
 
     def _evaluate(self, estimator: "Estimator") -> None:
         from monolith.data import movies
 
-        examples = self._world.held_out(_HELD_OUT)
+        examples = self._world.held_out(self._held_out)
         # It writes its metrics to the standard error, which is the log here.
         auc = float(estimator.evaluate()[f"{self._model.HEAD}_auc"])
         best = movies.best_auc(examples.probability)
         self._say(
-            f"AUC {auc:.4f} on {_HELD_OUT:,} examples from after the stream; the best that any "
-            f"model can reach is {best:.4f}."
+            f"AUC {auc:.4f} on {self._held_out:,} examples from after the stream; the best that "
+            f"any model can reach is {best:.4f}."
         )
         self._say(f"That is {(auc - 0.5) / (best - 0.5):.1%} of the way from a coin's 0.5.")
 
@@ -149,8 +149,8 @@ class _Demo:
 
         world = self._world
         self._title("Recommending what is showing now")
-        users = _choose_users(world)
         showing = np.argsort(-world.popularity(1.0))[: world.config.num_movies // 4]
+        users = _choose_users(world, showing)
         pairs = [(user, int(movie)) for user in users for movie in showing]
         clicks = np.fromiter(self._make_estimator(pairs=pairs).predict(), np.float64)
         for user, scores in zip(users, clicks.reshape(len(users), -1), strict=True):
@@ -210,15 +210,16 @@ class _Demo:
         self._console.print(f"\n{text}", style="bold", soft_wrap=True, markup=False)
 
 
-def _choose_users(world: "movies.World", count: int = 3) -> list[int]:
-    """Returns users who are often there and whose tastes differ."""
+def _choose_users(world: "movies.World", showing: Any, count: int = 3) -> list[int]:
+    """Returns users who are often there, click on some things only, and differ in their taste."""
     import numpy as np
 
     often = np.argsort(-np.bincount(world.held_out(_HELD_OUT).user))
     chosen: dict[int, set[str]] = {}
     for user in map(int, often):
         likes = set(world.favourite_genres(user))
-        if not any(likes & others for others in chosen.values()):
+        is_picky = world.click_probability(user, showing).mean() < 0.4
+        if is_picky and not any(likes & others for others in chosen.values()):
             chosen[user] = likes
         if len(chosen) == count:
             break

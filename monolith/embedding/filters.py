@@ -20,6 +20,7 @@ Example:
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -35,6 +36,9 @@ HASH_FILTER_CAPACITY = 300000000
 HASH_FILTER_SPLIT_NUM = 7
 
 _TIMEOUT_IN_MS = 30 * 60 * 1000
+
+_FILE_PREFIX = "hash_filter_"
+_SAVED_FILTER = re.compile(_FILE_PREFIX + r"(\d+)-\d{5}-of-\d{5}", re.ASCII)
 
 
 class FilterType:
@@ -228,6 +232,11 @@ class HashFilterCheckpointSaverListener(tf.compat.v1.train.CheckpointSaverListen
 class HashFilterCheckpointRestorerListener(CheckpointRestorerListener):
     """Brings the filters back from the latest checkpoint.
 
+    A filter counts ids without knowing them, so it cannot be divided among servers, nor joined. If
+    there are as many servers as have saved, or twice, or three times as many, each gets the whole
+    filter that its ids were in, with their counts. With any other number the filters start empty,
+    with a warning: ids that have no row yet are counted anew.
+
     The arguments are those of `HashFilterCheckpointSaverListener`.
     """
 
@@ -253,7 +262,16 @@ class HashFilterCheckpointRestorerListener(CheckpointRestorerListener):
         directory = SaveHelper.get_ckpt_asset_dir(prefix)
         if not tf.io.gfile.exists(directory):
             directory = prefix  # Checkpoints from before there were asset directories.
-        self._files.run(session, directory)
+        num_saved = _count_saved(directory)
+        if num_saved and len(self._files) % num_saved:
+            logger.warning(
+                "hash filters start empty: %s has those of %d servers, which %d servers cannot use",
+                directory,
+                num_saved,
+                len(self._files),
+            )
+            return
+        self._files.run(session, directory, num_saved or None)
         logger.info("restored %d hash filters from %s", len(self._files), directory)
 
 
@@ -275,7 +293,19 @@ class _FilterFiles:
     def __len__(self) -> int:
         return len(self._ops)
 
-    def run(self, session: tf.compat.v1.Session, directory: str) -> None:
+    def run(
+        self, session: tf.compat.v1.Session, directory: str, num_saved: int | None = None
+    ) -> None:
         options = tf.compat.v1.RunOptions(timeout_in_ms=_TIMEOUT_IN_MS)
+        num_files = num_saved or len(self)
         for i, (op, basename) in enumerate(zip(self._ops, self._basenames, strict=True)):
-            session.run(op, {basename: f"{directory}hash_filter_{i}"}, options=options)
+            path = f"{directory}{_FILE_PREFIX}{i % num_files}"
+            session.run(op, {basename: path}, options=options)
+
+
+def _count_saved(directory: str) -> int:
+    """Returns of how many servers a checkpoint has filters."""
+    if not tf.io.gfile.isdir(directory):
+        return 0
+    files = (_SAVED_FILTER.fullmatch(name) for name in tf.io.gfile.listdir(directory))
+    return len({file.group(1) for file in files if file})

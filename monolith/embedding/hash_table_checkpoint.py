@@ -15,6 +15,8 @@ import tensorflow as tf
 
 from monolith.core.checkpoint_paths import SaveHelper
 from monolith.core.restore_hook import CheckpointRestorerListener
+from monolith.embedding import table_shards
+from monolith.native import ops
 
 if TYPE_CHECKING:
     from monolith.embedding.hash_tables import HashTable
@@ -23,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 _HASH_TABLE_GRAPH_KEY = "monolith_hash_tables"
 _NAME_PREFIX = "MonolithHashTable_"
+# Beside the rows: which files are those of one table, on however many servers it was.
+SHARD_LIST = "hash_table_shards.json"
 _TIMEOUT_IN_MS = 60 * 60 * 1000
 # Tables start saving at different moments, so that a server does not write all of them at once.
 _SLEEP_MS_PER_TABLE = 15
@@ -66,6 +70,13 @@ class HashTableCheckpointSaverListener(tf.compat.v1.train.CheckpointSaverListene
         tf.io.gfile.makedirs(asset_dir)
         paths = [asset_dir + _file_prefix(table.name) for table in self._tables]
         run_with_timeout(sess, self._save_ops, dict(zip(self._paths, paths, strict=True)))
+        table_shards.write_list(
+            asset_dir + SHARD_LIST,
+            {
+                table_shards.get_shard(table.name): _file_prefix(table.name)
+                for table in self._tables
+            },
+        )
         logger.info("saved %d hash tables to %s", len(self._tables), asset_dir)
 
 
@@ -104,14 +115,11 @@ class HashTableCheckpointRestorerListener(CheckpointRestorerListener):
         )
         if not restores:
             return
-        asset_dir = SaveHelper.get_ckpt_asset_dir(path_prefix)
-        saved = _list_tables(asset_dir)
-        paths = {
-            restore.path: asset_dir + restore.find_file_prefix(saved, asset_dir)
-            for restore in restores
-        }
-        run_with_timeout(sess, [restore.op for restore in restores], paths)
-        logger.info("restored %d hash tables from %s", len(restores), asset_dir)
+        feeds: dict[tf.Tensor, Any] = {}
+        for restore in restores:
+            feeds[restore.paths], feeds[restore.layers] = restore.find_layers(path_prefix)
+        run_with_timeout(sess, [restore.op for restore in restores], feeds)
+        logger.info("restored %d hash tables from %s", len(restores), path_prefix)
 
 
 class HashTableRestorerSaverListener(tf.compat.v1.train.CheckpointSaverListener):
@@ -140,28 +148,55 @@ class _Restore:
 
     def __init__(self, table: "HashTable") -> None:
         self._table = table
+        self._shard = table_shards.get_shard(table.name)
         self.device: str = table.table.device
-        self.path = tf.compat.v1.placeholder(tf.string, [])
-        self.op = table.restore(self.path).as_op()
-
-    def find_file_prefix(self, saved: set[str], asset_dir: str) -> str:
-        for name in self._names():
-            if _file_prefix(name) in saved:
-                return _file_prefix(name)
-        raise ValueError(
-            "Unable to find table checkpoint in '%s' for table: %s. "
-            "Maybe the model structure has been changed.",
-            asset_dir,
-            self._table.name,
+        self.paths = tf.compat.v1.placeholder(tf.string, [None])
+        self.layers = tf.compat.v1.placeholder(tf.int64, [None])
+        self.op = ops.monolith_table_restore_layers(
+            table.table,
+            self.paths,
+            self.layers,
+            server=self._shard.server,
+            num_servers=self._shard.num_servers,
         )
 
-    def _names(self) -> Iterable[str]:
-        yield self._table.name
-        server = _SERVER_SUFFIX.search(self._table.name)
+    def find_layers(self, path_prefix: str) -> tuple[list[str], list[int]]:
+        names = [self._shard.table]
         for name in self._table.extra_restore_names:
-            yield name
-            # Other names of a merged table come without what the factory adds around them.
-            yield _NAME_PREFIX + name + (server.group() if server else "")
+            names += [name, _NAME_PREFIX + name]
+        return table_shards.find_layers(
+            path_prefix, SHARD_LIST, names, self._shard, self._find_file_prefix
+        )
+
+    def _find_file_prefix(self, asset_dir: str) -> str:
+        prefix = find_file_prefix(self._table, list_saved_tables(asset_dir))
+        if prefix is None:
+            raise ValueError(
+                "Unable to find table checkpoint in '%s' for table: %s. "
+                "Maybe the model structure has been changed.",
+                asset_dir,
+                self._table.name,
+            )
+        return prefix
+
+
+def find_file_prefix(table: "HashTable", saved: set[str]) -> str | None:
+    """Returns what the names of a table's files begin with, None if it was not saved.
+
+    Args:
+        table: The table, which may have had other names when it was saved.
+        saved: What `list_saved_tables` found.
+    """
+    prefixes = (_file_prefix(name) for name in _names(table))
+    return next((prefix for prefix in prefixes if prefix in saved), None)
+
+
+def list_saved_tables(asset_dir: str) -> set[str]:
+    """Returns the names of tables of which `asset_dir` holds at least one file."""
+    if not tf.io.gfile.isdir(asset_dir):
+        return set()
+    files = tf.io.gfile.listdir(asset_dir)
+    return {_SHARD_SUFFIX.sub("", file) for file in files if _SHARD_SUFFIX.search(file)}
 
 
 def run_with_timeout(
@@ -196,12 +231,13 @@ def _find_only_assets(directory: str) -> str | None:
     return found[0].removesuffix(".assets") if len(found) == 1 else None
 
 
-def _list_tables(asset_dir: str) -> set[str]:
-    """Returns the names of tables of which `asset_dir` holds at least one file."""
-    if not tf.io.gfile.isdir(asset_dir):
-        return set()
-    files = tf.io.gfile.listdir(asset_dir)
-    return {_SHARD_SUFFIX.sub("", file) for file in files if _SHARD_SUFFIX.search(file)}
+def _names(table: "HashTable") -> Iterable[str]:
+    yield table.name
+    server = _SERVER_SUFFIX.search(table.name)
+    for name in table.extra_restore_names:
+        yield name
+        # Other names of a merged table come without what the factory adds around them.
+        yield _NAME_PREFIX + name + (server.group() if server else "")
 
 
 def _file_prefix(table_name: str) -> str:

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from google.protobuf import text_format
+from tensorflow.python.lib.io import file_io
 
 from monolith.core.checkpoint_paths import SaveHelper
 from monolith.core.restore_hook import CheckpointRestorerListener
+from monolith.embedding import table_shards
 from monolith.embedding.hash_table_checkpoint import (
     _TIMEOUT_IN_MS,
     PsMonitor,
     run_with_timeout,
     select_by_device,
 )
+from monolith.native import ops
 from monolith.proto import ckpt_info_pb2
 
 if TYPE_CHECKING:
@@ -31,6 +34,9 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _MULTI_HASH_TABLE_GRAPH_KEY = "monolith_multi_hash_tables"
+# Beside the rows: which files are those of the same tables, on however many servers they were.
+SHARD_LIST = "multi_hash_table_shards.json"
+COMPRESSION = "SNAPPY"
 
 
 class MultiHashTableCheckpointSaverListener(tf.compat.v1.train.CheckpointSaverListener):
@@ -74,6 +80,10 @@ class MultiHashTableCheckpointSaverListener(tf.compat.v1.train.CheckpointSaverLi
             (self._save_ops, self._feature_stats),
             dict(zip(self._paths, paths, strict=True)),
         )
+        table_shards.write_list(
+            asset_dir + SHARD_LIST,
+            {table_shards.get_shard(t.shared_name): t.shared_name for t in self._tables},
+        )
         logger.info("saved %d multi hash tables to %s", len(self._tables), asset_dir)
         if self._write_ckpt_info:
             self._write_counts(stats, f"{self._info_prefix}{global_step_value}")
@@ -90,8 +100,7 @@ class MultiHashTableCheckpointSaverListener(tf.compat.v1.train.CheckpointSaverLi
             for feature, count in zip(features, counts, strict=True):
                 totals[feature.decode()] += int(count)
         info = ckpt_info_pb2.CkptInfo(feature_counts=totals)
-        with tf.io.gfile.GFile(path, "w") as file:
-            file.write(text_format.MessageToString(info))
+        file_io.atomic_write_string_to_file(path, text_format.MessageToString(info))
 
 
 class MultiHashTableCheckpointRestorerListener(CheckpointRestorerListener):
@@ -112,13 +121,7 @@ class MultiHashTableCheckpointRestorerListener(CheckpointRestorerListener):
         self._tables: list[MultiHashTable] = tf.compat.v1.get_collection(
             _MULTI_HASH_TABLE_GRAPH_KEY
         )
-        self._paths = {
-            table.shared_name: tf.compat.v1.placeholder(tf.string, []) for table in self._tables
-        }
-        self._restore_ops = {
-            table.shared_name: table.restore(self._paths[table.shared_name]).as_op()
-            for table in self._tables
-        }
+        self._restores = {table.shared_name: _Restore(table) for table in self._tables}
 
     def before_restore(self, session: tf.compat.v1.Session) -> None:
         """Restores the tables; called by the restore hook."""
@@ -135,14 +138,37 @@ class MultiHashTableCheckpointRestorerListener(CheckpointRestorerListener):
         )
         if not tables:
             return
-        asset_dir = SaveHelper.get_ckpt_asset_dir(path_prefix)
         run_with_timeout(sess, [table.initializer for table in tables], {})
-        run_with_timeout(
-            sess,
-            [self._restore_ops[table.shared_name] for table in tables],
-            {self._paths[table.shared_name]: asset_dir + table.shared_name for table in tables},
+        restores = [self._restores[table.shared_name] for table in tables]
+        feeds: dict[tf.Tensor, Any] = {}
+        for restore in restores:
+            feeds[restore.paths], feeds[restore.layers] = restore.find_layers(path_prefix)
+        run_with_timeout(sess, [restore.op for restore in restores], feeds)
+        logger.info("restored %d multi hash tables from %s", len(tables), path_prefix)
+
+
+class _Restore:
+    """The op that restores the tables of one server, and where it finds the rows."""
+
+    def __init__(self, table: "MultiHashTable") -> None:
+        self._name = table.shared_name
+        self._shard = table_shards.get_shard(table.shared_name)
+        self.paths = tf.compat.v1.placeholder(tf.string, [None])
+        self.layers = tf.compat.v1.placeholder(tf.int64, [None])
+        self.op = ops.monolith_table_restore_layers(
+            table.handle,
+            self.paths,
+            self.layers,
+            compression=COMPRESSION,
+            keep_other_rows=True,
+            server=self._shard.server,
+            num_servers=self._shard.num_servers,
         )
-        logger.info("restored %d multi hash tables from %s", len(tables), asset_dir)
+
+    def find_layers(self, path_prefix: str) -> tuple[list[str], list[int]]:
+        return table_shards.find_layers(
+            path_prefix, SHARD_LIST, [self._shard.table], self._shard, lambda _: self._name
+        )
 
 
 class MultiHashTableRestorerSaverListener(tf.compat.v1.train.CheckpointSaverListener):

@@ -340,10 +340,19 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
         slot_to_id_and_grad: Mapping[str, tuple[TensorLike, TensorLike]],
         global_step: TensorLike,
         req_time: TensorLike | None = None,
+        enable_dedup: bool = False,
     ) -> "MultiHashTable":
-        """Updates rows; every occurrence of an id is a step of its optimizer."""
+        """Updates rows.
+
+        Args:
+            slot_to_id_and_grad: Ids and gradients by table.
+            global_step: The step of training.
+            req_time: When the rows were updated, in seconds since 1970.
+            enable_dedup: If True, the gradients of equal ids of a table are summed up first, which
+                makes one step of its optimizer; if False, every occurrence is a step.
+        """
         ragged_id, flat = self._split_updates(slot_to_id_and_grad)
-        return self.raw_apply_gradients(ragged_id, flat, global_step, req_time)
+        return self.raw_apply_gradients(ragged_id, flat, global_step, req_time, enable_dedup)
 
     def reinitialize(self, slot: str, ids: TensorLike) -> tuple["MultiHashTable", tf.Tensor]:
         """Makes rows as if they were new, updated now.
@@ -366,6 +375,7 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
         flat_grad: tf.Tensor,
         global_step: TensorLike,
         req_time: TensorLike | None = None,
+        enable_dedup: bool = False,
     ) -> "MultiHashTable":
         return self._after(
             ops.monolith_multi_hash_table_optimize(
@@ -376,6 +386,7 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
                 self.learning_rate_tensor,
                 to_seconds(req_time),
                 to_step(global_step),
+                enable_dedup=enable_dedup,
             )
         )
 
@@ -467,6 +478,10 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
         # Depends on the handle, so that it can be called on what `save` returned.
         with tf.control_dependencies([self.as_op()]), tf.device(self._handle.device):
             return ops.monolith_multi_hash_table_feature_stat(basename)
+
+    def sizes(self) -> tf.Tensor:
+        """Returns how many rows each table has, int64, in the order of `table_names`."""
+        return ops.monolith_multi_hash_table_size(self._handle)
 
     def as_op(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the op to depend on, or to run; called eagerly, the handle.

@@ -53,7 +53,10 @@ class BaseMultiTypeHashTable(abc.ABC):
 
     @abc.abstractmethod
     def apply_gradients(
-        self, slot_to_id_and_grad: Mapping[str, tuple[TensorLike, TensorLike]], *args: Any
+        self,
+        slot_to_id_and_grad: Mapping[str, tuple[TensorLike, TensorLike]],
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         """Updates rows by their optimizers; returns the table as it is afterwards."""
 

@@ -63,8 +63,9 @@ def iterate_table_and_apply(
         for shard in tf.range(nshards):
             offset = tf.constant(0, tf.int64)
             rows_found = tf.constant(limit, tf.int64)
-            # A portion that is not full is the last one of its shard.
-            while rows_found == limit:
+            # A portion that is not full is the last one of its shard. Not `==`, which compares
+            # identities in a graph that was made while eager execution is on.
+            while tf.equal(rows_found, limit):
                 offset, rows = table.save_as_tensor(shard, nshards, limit, offset)
                 apply_fn(rows)
                 rows_found = tf.size(rows, tf.int64)

@@ -13,7 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from monolith.core import devices, export_mode
 from monolith.layers import base
+from monolith.native import ops
 
 
 class Dense(base.Layer):
@@ -59,10 +61,31 @@ class Dense(base.Layer):
 
     def call(self, inputs: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
         kernel = tf.convert_to_tensor(weights["kernel"])
+        bias = tf.convert_to_tensor(weights["bias"]) if self._use_bias else None
+        if _has_fast_op(inputs):
+            return self._call_fast_op(inputs, kernel, bias)
         if inputs.shape.rank == 2:
             outputs = tf.matmul(inputs, kernel)
         else:
             outputs = tf.tensordot(inputs, kernel, axes=1)
-        if self._use_bias:
-            outputs = tf.nn.bias_add(outputs, tf.convert_to_tensor(weights["bias"]))
+        if bias is not None:
+            outputs = tf.nn.bias_add(outputs, bias)
         return self._activation(outputs)
+
+    def _call_fast_op(
+        self, inputs: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None
+    ) -> tf.Tensor:
+        bias = tf.zeros([0]) if bias is None else bias
+        if self._activation is tf.nn.relu:
+            return ops.monolith_dense(inputs, kernel, bias, activation="relu")
+        outputs = ops.monolith_dense(inputs, kernel, bias)
+        return outputs if self._activation is tf.identity else self._activation(outputs)
+
+
+def _has_fast_op(inputs: tf.Tensor) -> bool:
+    """Whether our op, twice as fast on a CPU as TensorFlow's three, can compute the layer.
+
+    Exported models consist of TensorFlow's ops, which converters of models understand.
+    """
+    is_matrix_of_floats = inputs.shape.rank == 2 and inputs.dtype == tf.float32
+    return is_matrix_of_floats and not export_mode.is_exporting() and not devices.is_gpu_training()

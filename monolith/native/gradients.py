@@ -36,6 +36,8 @@ for _op in (
     "MonolithMultiHashTableReinitialize",
     "MonolithMultiHashTableRestore",
     "MonolithMultiHashTableSave",
+    "MonolithMultiHashTableSize",
+    "MonolithTableGatherTouched",
     "ReadMonolithMultiHashTable",
 ):
     tf.no_gradient(_op)
@@ -118,3 +120,33 @@ def _hash_filter_intercept_gradient(
         filter_handle, ids, output_gradient
     )
     return None, None, filtered
+
+
+@tf.RegisterGradient("MonolithDense")
+def _dense_gradient(
+    op: tf.Operation, outputs_gradient: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+    """By inputs, kernel and bias; an empty bias has none."""
+    inputs, kernel, bias = op.inputs
+    by_inputs, by_kernel, by_bias = ops.monolith_dense_gradient(
+        inputs, kernel, op.outputs[0], outputs_gradient, activation=op.get_attr("activation")
+    )
+    return by_inputs, by_kernel, None if bias.shape.num_elements() == 0 else by_bias
+
+
+@tf.RegisterGradient("MonolithDenseGradient")
+def _dense_second_gradient(
+    op: tf.Operation, by_inputs: tf.Tensor, by_kernel: tf.Tensor, by_bias: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, None, tf.Tensor]:
+    """For losses with gradients in them. ReLU bends nowhere, so outputs themselves have none."""
+    inputs, kernel, outputs, gradient = op.inputs
+    mask = tf.ones_like(outputs)
+    if op.get_attr("activation") == b"relu":
+        mask = tf.cast(outputs > 0, outputs.dtype)
+    masked = gradient * mask
+    return (
+        tf.matmul(masked, by_kernel, transpose_b=True),
+        tf.matmul(by_inputs, masked, transpose_a=True),
+        None,
+        (tf.matmul(by_inputs, kernel) + tf.matmul(inputs, by_kernel) + by_bias) * mask,
+    )

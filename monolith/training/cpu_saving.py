@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from monolith.checkpoint import fallback, manifest, saving, unfinished
+from monolith.checkpoint import fallback, incremental, manifest, saving, unfinished
 from monolith.checkpoint import state as checkpoint_state
 from monolith.checkpoint.incremental import IncrementalCheckpointSaverHook
 from monolith.core.hyperparams import Params
@@ -110,9 +110,12 @@ def prepare_model_dir(model_dir: str, params: Params) -> None:
     """
     unfinished.clean_up(model_dir, CHECKPOINT_BASENAME)
     if params.train.fall_back_to_older_checkpoint:
+        newest = tf.train.latest_checkpoint(model_dir)
+        if newest is not None:
+            incremental.cut_damaged_deltas(newest)
         exempt = checkpoint_state.get_exempt_names(model_dir) or set()
-        # A quick look. The saver reads all of the checkpoint before it restores it.
-        fallback.fall_back(model_dir, exempt, manifest.verify)
+        # Not the tables: the saver reads all of the checkpoint before it restores it.
+        fallback.fall_back(model_dir, exempt, manifest.verify_variables)
 
 
 def _create_incremental_hooks(

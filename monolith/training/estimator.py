@@ -27,6 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 from monolith import errors
+from monolith.checkpoint import manifest
 from monolith.core import devices, graph
 from monolith.core.export_marker import monolith_export
 from monolith.core.export_mode import ExportMode
@@ -357,7 +358,8 @@ class Estimator:
         checkpoint = self.latest_checkpoint()
         if checkpoint is None:
             return 0
-        return int(tf.train.load_variable(checkpoint, tf.compat.v1.GraphKeys.GLOBAL_STEP))
+        with manifest.named_damage(checkpoint):
+            return int(tf.train.load_variable(checkpoint, tf.compat.v1.GraphKeys.GLOBAL_STEP))
 
     def _check_checkpoint(self, checkpoint_path: str | None) -> None:
         last = self.latest_checkpoint()
@@ -387,7 +389,12 @@ class Estimator:
 
 def _to_runner_config(conf: Any) -> RunnerConfig:
     if isinstance(conf, RunConfig):
-        return conf.to_runner_config()
+        config = conf.to_runner_config()
+        if config.is_local and config.num_ps == 0 and config.embedding_prefetch_capacity == 1:
+            # A table in the process answers sooner than a queue and its thread.
+            config.embedding_prefetch_capacity = 0
+            config.enable_embedding_postpush = False
+        return config
     if isinstance(conf, RunnerConfig):
         return copy.deepcopy(conf)
     raise errors.ConfigError(f"conf must be a RunConfig or a RunnerConfig, got {conf!r}.")

@@ -383,9 +383,10 @@ class Estimator:
         checkpoint = self.latest_checkpoint()
         if checkpoint is None:
             return 0
-        reader = tf.train.load_checkpoint(checkpoint)
-        name = tf.compat.v1.GraphKeys.GLOBAL_STEP
-        return int(reader.get_tensor(name)) if reader.has_tensor(name) else 0
+        with manifest.named_damage(checkpoint):
+            reader = tf.train.load_checkpoint(checkpoint)
+            name = tf.compat.v1.GraphKeys.GLOBAL_STEP
+            return int(reader.get_tensor(name)) if reader.has_tensor(name) else 0
 
 
 def _with_model_dir(config: RunConfig, model_dir: str | os.PathLike[str] | None) -> RunConfig:

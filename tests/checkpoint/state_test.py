@@ -70,3 +70,67 @@ def test_remove_invalid_path_keeps_what_exists(tmp_path):
     assert list(state.exempt_model_checkpoint_paths) == paths
     state = checkpoint_state.get_monolith_checkpoint_state(str(tmp_path), remove_invalid_path=True)
     assert list(state.exempt_model_checkpoint_paths) == [here, other]
+
+
+class TestLatestCheckpointState:
+    @pytest.fixture(autouse=True)
+    def _empty_cache(self, monkeypatch):
+        monkeypatch.setattr(checkpoint_state, "_ckpt_state_cache_map", {})
+
+    def write(self, directory, step):
+        path = directory / "checkpoint"
+        path.write_text(f'model_checkpoint_path: "model.ckpt-{step}"')
+
+    def get_step(self, directory, step):
+        state = checkpoint_state.get_latest_checkpoint_state(str(directory), step)
+        return None if state is None else int(state.model_checkpoint_path.rpartition("-")[2])
+
+    def test_read_again_when_the_step_has_grown(self, tmp_path):
+        self.write(tmp_path, 1)
+        assert self.get_step(tmp_path, 10) == 1
+        self.write(tmp_path, 2)
+        assert self.get_step(tmp_path, 10) == 1
+        assert self.get_step(tmp_path, 9) == 1
+        assert self.get_step(tmp_path, 11) == 2
+
+    def test_no_checkpoint_is_not_remembered(self, tmp_path):
+        assert self.get_step(tmp_path, 10) is None
+        self.write(tmp_path, 1)
+        assert self.get_step(tmp_path, 10) == 1
+
+    def test_each_directory_on_its_own(self, tmp_path):
+        for step, name in enumerate("ab"):
+            (tmp_path / name).mkdir()
+            self.write(tmp_path / name, step)
+        assert self.get_step(tmp_path / "a", 10) == 0
+        assert self.get_step(tmp_path / "b", 10) == 1
+        assert self.get_step(tmp_path / "a", 10) == 0
+
+
+class TestRemoveCheckpoint:
+    def test_everything_with_the_prefix_goes(self, tmp_path):
+        for name in ("m-1.index", "m-1.data-00000-of-00001", "m-1.meta", "m-10.index", "m-1x"):
+            (tmp_path / name).write_text("")
+        (tmp_path / "m-1.assets" / "nested").mkdir(parents=True)
+        (tmp_path / "m-1.assets" / "nested" / "table").write_text("")
+        checkpoint_state.remove_checkpoint(str(tmp_path / "m-1"))
+        assert sorted(os.listdir(tmp_path)) == ["m-10.index", "m-1x"]
+
+    def test_index_goes_first(self, tmp_path, monkeypatch):
+        """Who is killed on the way leaves no checkpoint that looks whole."""
+        for name in ("m-1.data-00000-of-00001", "m-1.index", "m-1.meta"):
+            (tmp_path / name).write_text("")
+        seen = []
+        monkeypatch.setattr(tf.io.gfile, "remove", lambda path: seen.append(os.listdir(tmp_path)))
+        checkpoint_state.remove_checkpoint(str(tmp_path / "m-1"))
+        assert len(seen) == 3
+        for names in seen:  # Nothing was removed, but the index has become a mark.
+            assert sorted(names) == ["m-1.data-00000-of-00001", "m-1.meta", "m-1.unfinished"]
+
+    def test_missing_is_fine(self, tmp_path, monkeypatch):
+        checkpoint_state.remove_checkpoint(str(tmp_path / "m-1"))
+        checkpoint_state.remove_checkpoint(str(tmp_path / "no" / "m-1"))
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "m-1.index").write_text("")
+        checkpoint_state.remove_checkpoint("m-1")
+        assert os.listdir(tmp_path) == []

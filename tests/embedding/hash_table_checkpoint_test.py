@@ -80,6 +80,7 @@ class TestHooks:
         assert {name for name in names if ".meta-" not in name} == {
             "MonolithHashTable_plain-00000-of-00001",
             "MonolithHashTable_scope-a-b-00000-of-00001",
+            "hash_table_shards.json",
         }
 
         restore = RestorerListener(basename)

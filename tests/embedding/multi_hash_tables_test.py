@@ -85,6 +85,16 @@ class TestReadAndWrite:
         rows = run(table.lookup({"slot0": [0], "slot1": [1]}))
         assert to_lists(rows) == {"slot0": [[5]], "slot1": [[2, 3]]}
 
+    def test_sizes_are_in_the_order_of_the_tables(self):
+        table = make_table(make_configs(slot1=1, slot0=1))
+        before = table.sizes()
+        table = table.assign({"slot0": ([0, 1, 0], [[1.0]] * 3), "slot1": ([0], [[1.0]])})
+        after = table.sizes()
+        assert table.table_names == ["slot0", "slot1"]
+        with make_session() as session:
+            assert session.run(before).tolist() == [0, 0]
+            assert session.run(after).tolist() == [2, 1]
+
     @pytest.mark.parametrize("method", ["assign", "assign_add"])
     def test_req_time_is_passed_on(self, method):
         table = make_table(make_configs(slot0=1))
@@ -588,3 +598,30 @@ def test_eager_learning_rates_follow_the_step():
     step.assign(0)
     # Rates 1 and 2.
     assert table.lookup({"a": [1]})["a"].numpy().tolist() == [[-3]]
+
+
+@pytest.mark.usefixtures("graph_mode")
+@pytest.mark.parametrize(
+    ("enable_dedup", "steps"), [(False, [1.0, 2.0]), (True, [3.0])], ids=["apart", "summed"]
+)
+def test_gradients_of_equal_ids(enable_dedup, steps):
+    segment = entry.CombineAsSegment(
+        1,
+        entry.ZerosInitializer(),
+        entry.AdagradOptimizer(initial_accumulator_value=1.0),
+        entry.Fp32Compressor(),
+    )
+    config = embedding_hash_table_pb2.EmbeddingHashTableConfig(cuckoo={})
+    config.entry_config.segments.append(segment)
+    # The same id in another table is another row.
+    configs = {slot: entry.HashTableConfigInstance(config, [1.0]) for slot in ("a", "b")}
+    table = make_table(configs, name_suffix="dedup").apply_gradients(
+        {"a": ([1, 1], [[1.0], [2.0]]), "b": ([1], [[1.0]])}, 0, enable_dedup=enable_dedup
+    )
+    weight, accumulator = 0.0, 1.0
+    for gradient in steps:
+        accumulator += gradient**2
+        weight -= gradient / accumulator**0.5
+    rows = run(table.lookup({"a": [1], "b": [1]}))
+    np.testing.assert_allclose(rows["a"], [[weight]], rtol=1e-6)
+    np.testing.assert_allclose(rows["b"], [[-1.0 / 2**0.5]], rtol=1e-6)

@@ -68,6 +68,60 @@ def lookup(table, ids):
     return table.lookup(ids).numpy().tolist()
 
 
+class TestLargeFiles:
+    """Files that do not fit into the buffers they are written and read through."""
+
+    @staticmethod
+    def make_rows(dim: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(count)
+        return np.arange(count) * 7919 - 1000, rng.standard_normal((count, dim), np.float32)
+
+    @pytest.mark.parametrize(
+        ("dim", "count"),
+        [
+            pytest.param(16, 20_000, id="many_small_rows"),
+            pytest.param(300_000, 3, id="rows_larger_than_a_buffer"),
+        ],
+    )
+    def test_round_trip(self, make_table, tmp_path, dim, count):
+        ids, values = self.make_rows(dim, count)
+        table = make_table(dim=dim, optimizer=entry.AdagradOptimizer())
+        table = table.assign(ids, values, req_time=1_700_000_000)
+        table.save(str(tmp_path / "large"))
+        (file,) = (path for path in tmp_path.iterdir() if ".meta-" not in path.name)
+        assert file.stat().st_size > 3 << 20
+        # TensorFlow reads the same, checksums included.
+        by_id = {dump.id: dump.num for dump in read_entries(file)}
+        assert sorted(by_id) == ids.tolist()
+        np.testing.assert_array_equal(np.stack([by_id[i] for i in ids]).astype(np.float32), values)
+        restored = make_table(dim=dim, optimizer=entry.AdagradOptimizer())
+        restored = restored.restore(str(tmp_path / "large"))
+        assert int(restored.size()) == count
+        np.testing.assert_array_equal(
+            restored.lookup_entry(ids).numpy(), table.lookup_entry(ids).numpy()
+        )
+
+    def test_a_flipped_bit_anywhere_is_noticed(self, make_table, tmp_path):
+        ids, values = self.make_rows(16, 20_000)
+        table = make_table(dim=16).assign(ids, values)
+        table.save(str(tmp_path / "large"))
+        file = tmp_path / "large-00000-of-00001"
+        good = file.read_bytes()
+        restored = make_table(dim=16)
+        for position in np.random.default_rng(1).integers(len(good), size=30):
+            damaged = bytearray(good)
+            damaged[position] ^= 1 << position % 8
+            file.write_bytes(damaged)
+            with pytest.raises(tf.errors.DataLossError, match="large-00000-of-00001"):
+                restored.restore(str(tmp_path / "large"))
+            assert int(restored.size()) == 0
+        file.write_bytes(good[: len(good) * 2 // 3])
+        with pytest.raises(tf.errors.DataLossError, match="large-00000-of-00001"):
+            restored.restore(str(tmp_path / "large"))
+        file.write_bytes(good)
+        assert int(restored.restore(str(tmp_path / "large")).size()) == len(ids)
+
+
 class TestFiles:
     def test_one_file_of_dumps(self, make_table, tmp_path):
         table = make_table(dim=2, optimizer=entry.AdagradOptimizer(initial_accumulator_value=1.0))

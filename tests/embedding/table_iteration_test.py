@@ -51,6 +51,15 @@ def test_iterate_table_and_apply():
         assert session.run(count) == 100
 
 
+def test_graph_made_while_eager_execution_is_on():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        table = hash_tables.test_hash_table(1)
+        fill = table.assign_add([1, 2, 3], tf.ones([3, 1])).as_op()
+        walk = table_iteration.iterate_table_and_apply(table, lambda rows: None)
+        session.run(fill)
+        assert session.run(walk) == 3
+
+
 @pytest.mark.parametrize(("limit", "nshards"), [(1, 1), (1000, 4), (100, 1), (7, 200)])
 def test_every_row_once(limit, nshards):
     ids = list(range(100))

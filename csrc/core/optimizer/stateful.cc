@@ -47,6 +47,15 @@ StatefulOptimizer::StatefulOptimizer(std::uint32_t dump_member, std::size_t dim,
   std::sort(parts_.begin(), parts_.end(),
             [](const Part& a, const Part& b) { return a.dump_number < b.dump_number; });
   if (parts_.size() > kMaxParts) throw std::logic_error("Too many state fields in an optimizer.");
+  const bool fixed = std::all_of(parts_.begin(), parts_.end(), [](const Part& part) {
+    return part.kind == StateField::Kind::kFloats;
+  });
+  if (num_dumps() > 0 && fixed) {
+    std::string dump;
+    AppendDump(std::vector<std::byte>(state_bytes_).data(), &dump);
+    fixed_dump_bytes_ = dump.size();
+    fixed_dump_head_ = dump.substr(0, dump.size() - PayloadBytes(nullptr));
+  }
 }
 
 void StatefulOptimizer::InitState(std::byte* state) const {
@@ -93,6 +102,18 @@ char* StatefulOptimizer::WriteDump(const std::byte* state, char* out) const {
     }
   }
   return out;
+}
+
+bool StatefulOptimizer::ReadDump(const char* dump, std::byte* state) const {
+  if (fixed_dump_bytes_ == 0) return false;
+  if (std::memcmp(dump, fixed_dump_head_.data(), fixed_dump_head_.size()) != 0) return false;
+  dump += fixed_dump_head_.size();
+  for (const Part& part : parts_) {
+    const char tag = ByteTag(part.dump_number, WireType::kFixed32);
+    if (!ReadFloats(tag, dump, part.count, state + part.offset)) return false;
+    dump += part.count * (1 + sizeof(float));
+  }
+  return true;
 }
 
 std::string_view StatefulOptimizer::FindPayload(std::string_view single_optimizer_dump) const {

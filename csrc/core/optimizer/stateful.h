@@ -31,6 +31,8 @@ class StatefulOptimizer : public Optimizer {
   [[nodiscard]] int num_dumps() const final { return dump_member_ == 0 ? 0 : 1; }
   [[nodiscard]] std::size_t DumpBytes(const std::byte* state) const final;
   char* WriteDump(const std::byte* state, char* out) const final;
+  [[nodiscard]] std::size_t fixed_dump_bytes() const final { return fixed_dump_bytes_; }
+  [[nodiscard]] bool ReadDump(const char* dump, std::byte* state) const final;
   void ParseDump(std::string_view single_optimizer_dump, std::byte* state) const final;
 
  protected:
@@ -57,6 +59,8 @@ class StatefulOptimizer : public Optimizer {
   std::size_t dim_;
   std::size_t state_bytes_ = 0;
   std::vector<Part> parts_;  // In the order of the dump.
+  std::size_t fixed_dump_bytes_ = 0;
+  std::string fixed_dump_head_;  // What stands before the floats.
 };
 
 // Throw std::invalid_argument naming the setting.

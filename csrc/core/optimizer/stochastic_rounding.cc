@@ -44,6 +44,10 @@ class StochasticRounding final : public Optimizer {
   void ParseDump(std::string_view single_optimizer_dump, std::byte* state) const override {
     base_->ParseDump(single_optimizer_dump, state);
   }
+  [[nodiscard]] std::size_t fixed_dump_bytes() const override { return base_->fixed_dump_bytes(); }
+  [[nodiscard]] bool ReadDump(const char* dump, std::byte* state) const override {
+    return base_->ReadDump(dump, state);
+  }
 
  private:
   std::unique_ptr<Optimizer> base_;

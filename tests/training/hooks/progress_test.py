@@ -149,14 +149,18 @@ def test_a_terminal_gets_one_line_and_its_cursor_back(graph, terminal):
 
 def test_a_terminal_gets_its_cursor_back_when_training_fails(graph, terminal):
     train_op = make_step()
-    with (
-        pytest.raises(ZeroDivisionError),
-        progress.ProgressHook(5, console=terminal, clock=Clock()) as hook,
-        v1.train.SingularMonitoredSession(hooks=[hook]) as session,
-    ):
-        session.run(train_op)
-        session.run(train_op)
-        _ = 1 / 0
+
+    def fail_in_the_third_step():
+        with (
+            progress.ProgressHook(5, console=terminal, clock=Clock()) as hook,
+            v1.train.SingularMonitoredSession(hooks=[hook]) as session,
+        ):
+            session.run(train_op)
+            session.run(train_op)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_in_the_third_step()
     written = terminal.file.getvalue()
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1
 

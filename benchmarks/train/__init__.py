@@ -1,0 +1,1 @@
+"""Training speed of the demo's model, ours against the same model in other libraries."""

@@ -1,0 +1,70 @@
+// Matrix products of the sizes that dense layers of ranking models have.
+//
+// Layers of some hundred units and batches of some hundred rows are too small for what general
+// libraries do to be fast on large matrices; here packing the right side is all there is.
+#pragma once
+
+#include <cstddef>
+
+namespace monolith::core {
+
+// A matrix whose element (i, j) is data[i * row_stride + j * column_stride].
+struct MatrixView {
+  const float* data;
+  std::size_t row_stride;
+  std::size_t column_stride;
+
+  [[nodiscard]] MatrixView FromRow(std::size_t row) const {
+    return {data + row * row_stride, row_stride, column_stride};
+  }
+};
+
+// A dense row-major matrix, and its transpose.
+[[nodiscard]] inline MatrixView RowMajor(const float* data, std::size_t columns) {
+  return {data, columns, 1};
+}
+[[nodiscard]] inline MatrixView Transposed(const float* data, std::size_t columns) {
+  return {data, 1, columns};
+}
+
+// What is done to a product before it is stored.
+struct Epilogue {
+  const float* bias = nullptr;  // [columns], added to every row if given.
+  bool relu = false;            // Negative elements become zero; NaN stays NaN.
+};
+
+// The right side of products, laid out so that reading it is fast; the floats of `storage`, of
+// which `PackedFloats` says how many are needed, must outlive it.
+class PackedMatrix {
+ public:
+  // Copies b [depth, columns].
+  PackedMatrix(const MatrixView& b, std::size_t depth, std::size_t columns, float* storage);
+
+  [[nodiscard]] std::size_t depth() const { return depth_; }
+  [[nodiscard]] std::size_t columns() const { return columns_; }
+  [[nodiscard]] const float* panel(std::size_t first_column) const {
+    return values_ + first_column * depth_;
+  }
+
+ private:
+  std::size_t depth_;
+  std::size_t columns_;
+  const float* values_;
+};
+
+[[nodiscard]] std::size_t PackedFloats(std::size_t depth, std::size_t columns);
+
+// out = a x b, for a [rows, b.depth()] and out row-major [rows, b.columns()], which must not
+// overlap with it. Thread-safe for disjoint outputs: split the rows between threads. Uses fused
+// multiply-add where the machine has it, so the last bits depend on the machine.
+void Multiply(std::size_t rows, const MatrixView& a, const PackedMatrix& b,
+              const Epilogue& epilogue, float* out);
+
+// The gradient of a product with ReLU, from that of its outputs: zero where the output is not
+// positive. All are `n` elements.
+void ReluGradient(std::size_t n, const float* outputs, const float* grad, float* out);
+
+// sums[j] = sum over i of matrix[i, j], for a row-major [rows, columns].
+void SumRows(std::size_t rows, std::size_t columns, const float* matrix, float* sums);
+
+}  // namespace monolith::core

@@ -1,0 +1,276 @@
+"""The manifest of a checkpoint: which files it has, and how to see that they are what was saved.
+
+`<prefix>.manifest` is written when everything else is there. It lists each file with its size.
+Files that check themselves while they are read (variables, tables and filters have checksums
+inside) are not read a second time for it; all others, such as index and meta graph, are listed with
+their SHA-256. A restore looks at the manifest before it loads anything.
+
+Example:
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     prefix = f"{directory}/model.ckpt-1"
+    ...     _ = pathlib.Path(f"{prefix}.index").write_bytes(b"0123")
+    ...     write(prefix)
+    ...     verify(prefix)
+    ...     _ = pathlib.Path(f"{prefix}.index").write_bytes(b"0x23")
+    ...     try:
+    ...         verify(prefix)
+    ...     except tf.errors.DataLossError as e:
+    ...         print(e.message.replace(directory, ""))
+    True
+    /model.ckpt-1.index is damaged: its content is not what was saved. Restore another checkpoint.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.training import py_checkpoint_reader
+
+from monolith.checkpoint import durable_files
+from monolith.core import delta_chain
+
+SUFFIX = ".manifest"
+
+_FORMAT = 1
+_CHUNK_BYTES = 1 << 20
+_CHECKS_ITSELF = re.compile(r"-\d{5}-of-\d{5}$", re.ASCII)
+_NAMED_SHARD = re.compile(r"TensorBundle at .* shard (\d+) ")
+# Tables write with and without compression, and no file says which.
+_COMPRESSIONS = ("", "SNAPPY")
+
+_PARTS = re.compile(r"\.(index|meta|assets|data-\d{5}-of-\d{5})", re.ASCII)
+
+
+def write(prefix: str) -> None:
+    """Lists the files of a checkpoint that is complete, when all of them are on disk.
+
+    Args:
+        prefix: What the names of its files begin with.
+
+    Raises:
+        tf.errors.OpError: A file cannot be read, or the manifest not be written.
+    """
+    directories: set[str] = set()
+    files: dict[str, dict[str, Any]] = {}
+    for suffix in _find_files(prefix):
+        path = prefix + suffix
+        directories.add(os.path.dirname(path) or ".")
+        files[suffix] = {"bytes": tf.io.gfile.stat(path).length}
+        if not _CHECKS_ITSELF.search(suffix):
+            files[suffix]["sha256"] = _hash_file(path)
+    durable_files.sync(prefix + suffix for suffix in files)
+    durable_files.sync(directories)
+    body = json.dumps({"format": _FORMAT, "files": files}, indent=1)
+    durable_files.write_atomically(prefix + SUFFIX, _seal(body))
+
+
+def verify(prefix: str) -> bool:
+    """Compares the files of a checkpoint with its manifest; reads only small ones.
+
+    Deltas that follow the checkpoint are compared with theirs.
+
+    Args:
+        prefix: What the names of its files begin with.
+
+    Returns:
+        Whether there is a manifest; checkpoints from before there were some have none.
+
+    Raises:
+        tf.errors.DataLossError: A file is missing, has another size, or other content; the message
+            names it.
+    """
+    has_manifest = _verify(prefix)
+    for delta in delta_chain.get_prefixes(prefix):
+        _verify(delta)
+    return has_manifest
+
+
+def verify_thoroughly(prefix: str) -> None:
+    """Reads all of a checkpoint, as a restore does, and compares all checksums.
+
+    Args:
+        prefix: What the names of its files begin with.
+
+    Raises:
+        tf.errors.DataLossError: Something is missing or damaged; the message names the file.
+    """
+    verify_variables(prefix)
+    for saved in (prefix, *delta_chain.get_prefixes(prefix)):
+        for suffix in _find_files(saved):
+            if suffix.startswith(".assets/") and _CHECKS_ITSELF.search(suffix):
+                _read_records(saved + suffix)
+
+
+def verify_variables(prefix: str) -> None:
+    """As `verify`, and reads all variables, but no tables.
+
+    Args:
+        prefix: What the names of its files begin with.
+
+    Raises:
+        tf.errors.DataLossError: Something is missing or damaged; the message names the file.
+    """
+    verify(prefix)
+    for saved in (prefix, *delta_chain.get_prefixes(prefix)):
+        _read_variables(saved)
+
+
+@contextlib.contextmanager
+def named_damage(prefix: str) -> Iterator[None]:
+    """Says which file is damaged, if TensorFlow finds out about one in the block.
+
+    Args:
+        prefix: The checkpoint whose variables are read.
+
+    Raises:
+        tf.errors.DataLossError: What TensorFlow has said, with the name of the file.
+    """
+    try:
+        yield
+    except tf.errors.OpError as e:
+        # Reading a checkpoint in Python gives errors without a kind.
+        if isinstance(e, tf.errors.DataLossError) or "hecksum does not match" in e.message:
+            raise _name_damaged_file(prefix, e) from e
+        raise
+
+
+def _verify(prefix: str) -> bool:
+    files = _read(prefix)
+    if files is None:
+        return False
+    for suffix, expected in files.items():
+        path = prefix + suffix
+        try:
+            num_bytes = tf.io.gfile.stat(path).length
+            if num_bytes == expected["bytes"] and "sha256" in expected:
+                is_same = _hash_file(path) == expected["sha256"]
+            else:
+                is_same = True
+        except tf.errors.NotFoundError:
+            raise _data_loss(
+                f"{path} is missing. Restore another checkpoint; if the file was removed on "
+                f"purpose, remove {prefix}{SUFFIX}, too."
+            ) from None
+        if num_bytes != expected["bytes"]:
+            raise _data_loss(
+                f"{path} is damaged: it has {num_bytes} bytes, {expected['bytes']} were saved. "
+                "Restore another checkpoint."
+            )
+        if not is_same:
+            raise _data_loss(
+                f"{path} is damaged: its content is not what was saved. Restore another checkpoint."
+            )
+    return True
+
+
+def _find_files(prefix: str) -> list[str]:
+    """Returns the files of a checkpoint by what follows `prefix` in their names, sorted."""
+    directory, name = os.path.split(prefix)
+    found: list[str] = []
+    for entry in tf.io.gfile.listdir(directory or "."):
+        suffix = entry.rstrip("/").removeprefix(name)
+        if not entry.startswith(name) or not _PARTS.fullmatch(suffix):
+            continue
+        if suffix == ".assets":
+            found += _find_below(prefix, suffix)
+        else:
+            found.append(suffix)
+    return sorted(found)
+
+
+def _find_below(prefix: str, suffix: str) -> Iterable[str]:
+    for directory, _, files in tf.io.gfile.walk(prefix + suffix):
+        for file in files:
+            yield os.path.join(directory, file).removeprefix(prefix)
+
+
+def _read(prefix: str) -> dict[str, dict[str, Any]] | None:
+    path = prefix + SUFFIX
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            content = file.read()
+    except tf.errors.NotFoundError:
+        return None
+    try:
+        text = content.decode("ascii")
+        body = text[: text.rindex("\n", 0, -1)]
+        if _seal(body) != text:
+            raise ValueError("The checksum does not match.")
+        manifest = json.loads(body)
+    except ValueError:  # Also what is no text, and what is no JSON.
+        raise _data_loss(
+            f"{path} is damaged: its content is not what was saved. Restore another checkpoint."
+        ) from None
+    if manifest["format"] != _FORMAT:
+        raise _data_loss(
+            f"{path} has the format {manifest['format']}, this version of Monolith knows {_FORMAT}."
+        )
+    files: dict[str, dict[str, Any]] = manifest["files"]
+    return files
+
+
+def _seal(body: str) -> str:
+    return f"{body}\nsha256 {hashlib.sha256(body.encode()).hexdigest()}\n"
+
+
+def _hash_file(path: str) -> str:
+    digest = hashlib.sha256()
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _read_variables(prefix: str) -> None:
+    if not tf.io.gfile.exists(prefix + ".index"):
+        raise _data_loss(f"{prefix}.index is missing. Restore another checkpoint.")
+    try:
+        reader = py_checkpoint_reader.NewCheckpointReader(prefix)
+    except (tf.errors.OpError, ValueError) as e:
+        raise _data_loss(f"{prefix}.index cannot be read: {e}.") from e
+    for name, dtype in reader.get_variable_to_dtype_map().items():
+        if dtype in (tf.variant, tf.resource):
+            continue  # The state of an iterator, which Python cannot hold.
+        try:
+            reader.get_tensor(name)
+        except tf.errors.OpError as e:
+            raise _name_damaged_file(prefix, e) from e
+
+
+def _name_damaged_file(prefix: str, error: tf.errors.OpError) -> tf.errors.DataLossError:
+    """Returns an error that says which file TensorFlow found damaged in `error`."""
+    files = [prefix + s for s in _find_files(prefix) if s.startswith(".data-")]
+    # TensorFlow tells the file for numbers only. A device has one, so in most models it is clear.
+    shard = _NAMED_SHARD.search(error.message)
+    if shard:
+        files = [f for f in files if f"{prefix}.data-{int(shard[1]):05d}-of-" in f]
+    lines = error.message.strip().splitlines() or [""]
+    reason = next((line for line in lines if "hecksum" in line), lines[0])
+    return _data_loss(
+        f"{' or '.join(files) or prefix} is damaged: {reason}. Restore another checkpoint."
+    )
+
+
+def _read_records(path: str) -> None:
+    error: tf.errors.OpError | None = None
+    for compression in _COMPRESSIONS:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            records = tf.data.TFRecordDataset(path, compression)
+            count = records.reduce(np.int64(0), lambda n, _: n + 1)
+            try:
+                session.run(count)
+                return
+            except tf.errors.OpError as e:
+                error = e
+    raise _data_loss(f"{path} is damaged. Restore another checkpoint.") from error
+
+
+def _data_loss(message: str) -> tf.errors.DataLossError:
+    return tf.errors.DataLossError(None, None, message)
