@@ -26,7 +26,7 @@ def main() -> None:
     for i, (key, label, color) in enumerate(BARS):
         places = [place + (i - 0.5) * WIDTH for place in range(len(results))]
         bars = axes.bar(places, [r[key] for r in results], WIDTH, label=label, color=color)
-        axes.bar_label(bars, fmt="%.3f", padding=2, fontsize=9)
+        axes.bar_label(bars, fmt="%.3f", label_type="center", color="white", fontsize=10)
     for place, result in enumerate(results):
         best = {"color": "black", "linestyle": "--", "linewidth": 1}
         axes.plot([place - WIDTH, place + WIDTH], [result["best"]] * 2, **best)
@@ -35,7 +35,7 @@ def main() -> None:
     axes.set_ylim(0.5, 1.0)
     axes.set_ylabel("AUC on examples after the stream")
     axes.set_title("Movie clicks: the same model, with and without shared rows")
-    axes.legend(loc="upper right", fontsize=9)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)

@@ -23,7 +23,7 @@ from benchmarks.train import workload
 DIRECTORY = crew.REPOSITORY / "build" / "bench"
 OURS = "ours"
 BAR = 1.5
-# Contender, environment, and whether it counts for the bar.
+# Contender, environment, users it has rows for, and whether it counts for the bar.
 PEERS = [
     ("Keras 2, sparse", environments.TFRA, workload.USERS, True),
     ("TFRA", environments.TFRA, workload.USERS, True),
@@ -116,7 +116,11 @@ def report(contenders: list[tuple[Contender, bool]]) -> Iterator[str]:
     """Yields the lines; the last says whether the bar is reached."""
     ours = contenders[0][0]
     ours_speeds = ours.speeds[ours.best_way]
-    yield f"{machine.cpu_model()}, {len(os.sched_getaffinity(0))} cores; batch {workload.BATCH}, "
+    yield (
+        f"{machine.cpu_model()}, {len(os.sched_getaffinity(0))} cores; {workload.USERS:,} users, "
+        f"{workload.MOVIES:,} movies, dim {workload.DIM}, layers {workload.HIDDEN}, batch "
+        f"{workload.BATCH}"
+    )
     yield ""
     yield "| contender | way | examples/s | CPU ms/step | loss | ours is |"
     yield "| --- | --- | --- | --- | --- | --- |"

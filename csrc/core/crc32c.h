@@ -8,7 +8,7 @@
 namespace monolith::core {
 
 // With the processor's own instruction where it has one: a snapshot is checksummed byte by byte,
-// and TensorFlow's function looks every byte up in tables on many machines.
+// and TensorFlow's function was a fifth of the time of a save.
 [[nodiscard]] std::uint32_t Crc32c(std::string_view data);
 
 // The same without the instruction; for tests.

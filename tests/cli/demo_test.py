@@ -1,13 +1,16 @@
 """`monolith demo` as a user meets it: in a terminal, stopped by Ctrl-C, and gone on with."""
 
 import contextlib
+import fcntl
 import os
 import pathlib
 import pty
 import re
 import select
+import struct
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
@@ -28,9 +31,16 @@ class Terminal:
 
     def __init__(self, command: list[str]) -> None:
         self._mine, theirs = pty.openpty()
+        rows_and_columns = struct.pack("HHHH", 40, 200, 0, 0)  # Wide: no line is wrapped.
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, rows_and_columns)
         # A session of its own, whose terminal this is: so that Ctrl-C reaches it.
         self.process = subprocess.Popen(
-            ["setsid", "--ctty", "--wait", *command], stdin=theirs, stdout=theirs, stderr=theirs
+            ["setsid", "--ctty", "--wait", *command],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            # The size is the terminal's, not what the one around the tests may have said.
+            env={k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")},
         )
         os.close(theirs)
         self.output = ""
