@@ -1,7 +1,7 @@
 // A fully connected layer in one op, and its gradients in another.
 //
 // TensorFlow's own ops read and write the activations once for the product, once for the bias and
-// once for ReLU, and products as small as those of ranking models run at half the speed.
+// once for ReLU.
 #include <algorithm>
 #include <string>
 

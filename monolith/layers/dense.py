@@ -83,7 +83,7 @@ class Dense(base.Layer):
 
 
 def _has_fast_op(inputs: tf.Tensor) -> bool:
-    """Whether our op, twice as fast on a CPU as TensorFlow's three, can compute the layer.
+    """Whether our op, which needs less CPU than TensorFlow's three, can compute the layer.
 
     Exported models consist of TensorFlow's ops, which converters of models understand.
     """
