@@ -64,7 +64,7 @@ class Figures:
         self._scaling: dict[workload.Case, list[float]] = collections.defaultdict(list)
         self.fills: dict[tuple[Setting, str], Fill] = {}
         self.split: dict[workload.Case, list[float]] = collections.defaultdict(list)
-        self.summed: list[float] = []
+        self.apart: list[float] = []
 
     def add_round(self, setting: Setting, case: workload.Case, rates: dict[str, float]) -> None:
         """Adds what the contenders reached on a case, in turns, in keys per second."""

@@ -35,8 +35,8 @@ def make_table(dim: int, optimizer: str) -> tf.Tensor:
 class Ours(contender.Contender):
     """Value and optimizer state in one row; lookups are measured on the table with Adagrad.
 
-    Equal ids in a batch are one optimizer step each, as is the op's default; "adagrad summed" is
-    one step on the sum of their gradients.
+    The gradients of equal ids are summed before a step of Adagrad, as the peers do; "adagrad
+    apart" is one step for each of them, which is the default of the op.
     """
 
     def __init__(self, rows: int, dim: int, threads: int) -> None:
@@ -70,8 +70,8 @@ class Ours(contender.Contender):
     def prepare(self, case: workload.Case, ids: np.ndarray) -> contender.Call:
         if case in time_split.CASES:
             return graph_steps.prepare(self._make_part(case), ids, case.repeated)
-        summed = case.operation == "adagrad summed"
-        table = self._tables["adagrad" if summed else case.operation]
+        summed = case.operation == "adagrad" and case.ids == "zipf"
+        table = self._tables[case.operation.removesuffix(" apart")]
         grads = tf.constant(workload.gradients(case.batch, self.dim))
         rates = tf.constant([workload.LEARNING_RATE])
         zero = tf.constant(0, tf.int64)

@@ -182,8 +182,8 @@ class Run:
         for _ in range(phase.rounds):
             for case in time_split.CASES:
                 self.figures.split[case].append(1e9 / ask_rate(ours, case))
-            summed = workload.Case("adagrad summed", "zipf")
-            self.figures.summed.append(ask_rate(ours, summed))
+            apart = workload.Case("adagrad apart", "zipf")
+            self.figures.apart.append(ask_rate(ours, apart))
 
 
 def ask_rate(member: crew.Member, case: workload.Case) -> float:

@@ -16,17 +16,18 @@ using Floats = std::vector<float>;
 using Counts = std::vector<std::uint32_t>;
 
 DistinctIds Sum(const Ids& ids, const Floats& rows, std::size_t dim) {
-  return SumByDistinctId(ids.data(), ids.size(), rows.data(), dim);
+  static IdSummer summer;  // One for all the tests: nothing is left over from a batch before.
+  return summer.Sum(ids.data(), ids.size(), rows.data(), dim);
 }
 
-TEST(SumByDistinctIdTest, NoIdsGiveNothing) {
+TEST(IdSummerTest, NoIdsGiveNothing) {
   const DistinctIds distinct = Sum({}, {}, 4);
   EXPECT_TRUE(distinct.ids.empty());
   EXPECT_TRUE(distinct.rows.empty());
   EXPECT_TRUE(distinct.counts.empty());
 }
 
-TEST(SumByDistinctIdTest, SumsEqualIdsInTheOrderOfTheirFirstOccurrence) {
+TEST(IdSummerTest, SumsEqualIdsInTheOrderOfTheirFirstOccurrence) {
   const DistinctIds distinct = Sum({7, -3, 7, 0, -3, 7}, {1, 10, 2, 20, 3, 30, 4, 40, 5, 50, 6, 60},
                                    /*dim=*/2);
   EXPECT_EQ(distinct.ids, (Ids{7, -3, 0}));
@@ -35,7 +36,7 @@ TEST(SumByDistinctIdTest, SumsEqualIdsInTheOrderOfTheirFirstOccurrence) {
   EXPECT_EQ(distinct.counts, (Counts{3, 2, 1}));
 }
 
-TEST(SumByDistinctIdTest, DistinctIdsPassThrough) {
+TEST(IdSummerTest, DistinctIdsPassThrough) {
   const Ids ids = {0, -1, std::numeric_limits<std::int64_t>::min(),
                    std::numeric_limits<std::int64_t>::max(), 0xFFFFFFFF};
   const DistinctIds distinct = Sum(ids, {1, 2, 3, 4, 5}, 1);
@@ -44,7 +45,7 @@ TEST(SumByDistinctIdTest, DistinctIdsPassThrough) {
   EXPECT_EQ(distinct.counts, Counts(5, 1));
 }
 
-TEST(SumByDistinctIdTest, OneIdManyTimes) {
+TEST(IdSummerTest, OneIdManyTimes) {
   const std::size_t n = 100'000;
   const DistinctIds distinct = Sum(Ids(n, 42), Floats(n * 3, 1.0f), 3);
   EXPECT_EQ(distinct.ids, (Ids{42}));
@@ -52,7 +53,7 @@ TEST(SumByDistinctIdTest, OneIdManyTimes) {
   EXPECT_EQ(distinct.counts, (Counts{static_cast<std::uint32_t>(n)}));
 }
 
-TEST(SumByDistinctIdTest, AgreesWithAMap) {
+TEST(IdSummerTest, AgreesWithAMap) {
   std::mt19937_64 random(1);
   for (const std::uint64_t range : {10u, 1000u, 1'000'000u}) {
     constexpr std::size_t kDim = 2;

@@ -78,7 +78,8 @@ void Optimize(const TableSet& set, std::size_t index, core::EmbeddingTable& tabl
   options.filter = set.filter();
   options.parallel = parallel;
   if (arguments.sum_equal_ids) {
-    const core::DistinctIds distinct = core::SumByDistinctId(ids, n, grads, table.dim());
+    thread_local core::IdSummer summer;
+    const core::DistinctIds& distinct = summer.Sum(ids, n, grads, table.dim());
     options.counts = distinct.counts.data();
     table.Optimize(distinct.ids.data(), distinct.ids.size(), distinct.rows.data(), learning_rates,
                    arguments.global_step, options);
