@@ -35,7 +35,10 @@ def terminal():
 
 
 def make_step(*after: tf.Operation) -> tf.Operation:
-    with tf.control_dependencies(after):
+    """A step that counts itself once every head, and what is `after`, has read the step's number."""
+    heads = graph_meta.get_meta(TRAINED_HEADS, list)
+    read = [tensor.op for head in heads for tensor in (head.pred, head.label)]
+    with tf.control_dependencies([*after, *read]):
         return v1.assign_add(v1.train.get_global_step(), 1).op
 
 
