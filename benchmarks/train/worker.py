@@ -58,7 +58,10 @@ def main() -> None:
     os.environ["TF_NUM_INTRAOP_THREADS"] = str(args.threads)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    serve(Worker(args.contender), answers)
+    worker = Worker(args.contender)
+    serve(worker, answers)
+    worker.close()
+    os._exit(0)  # Keras' `fit`, in its thread, would never end.
 
 
 if __name__ == "__main__":
