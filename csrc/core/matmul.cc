@@ -13,14 +13,11 @@
 namespace monolith::core {
 namespace {
 
-// A panel is this many columns of b, row behind row, zero where b has no more columns. It is used
-// in parts of limited depth, which stay in the first-level cache while rows of a go over them.
-constexpr std::size_t kPanelColumns = 16;
+// A panel is kPanelColumns columns of b, row behind row, zero where b has no more columns. It is
+// used in parts of limited depth, which stay in the first-level cache while rows of a go over them.
+// The sums of kBlockRows rows with a panel fill 12 of 16 vector registers, the others hold the
+// operands.
 constexpr std::size_t kPartDepth = 384;
-
-// Rows of a that are multiplied with a panel at a time: with two vectors of columns their sums
-// fill 12 of 16 registers, the others hold the operands.
-constexpr int kRows = 6;
 
 // A part of a panel: what it adds to the product.
 struct Part {
@@ -112,8 +109,8 @@ MONOLITH_FMA void MultiplyBlock(const MatrixView& a, const Part& part, float* ou
 void MultiplyPartByFma(std::size_t rows, const MatrixView& a, const Part& part, float* out,
                        std::size_t out_stride) {
   std::size_t i = 0;
-  for (; i + kRows <= rows; i += kRows) {
-    MultiplyBlock<kRows>(a.FromRow(i), part, out + i * out_stride, out_stride);
+  for (; i + kBlockRows <= rows; i += kBlockRows) {
+    MultiplyBlock<kBlockRows>(a.FromRow(i), part, out + i * out_stride, out_stride);
   }
   for (; i + 2 <= rows; i += 2) {
     MultiplyBlock<2>(a.FromRow(i), part, out + i * out_stride, out_stride);
@@ -141,26 +138,23 @@ void MultiplyPart(std::size_t rows, const MatrixView& a, const Part& part, float
 
 }  // namespace
 
-PackedMatrix::PackedMatrix(const MatrixView& b, std::size_t depth, std::size_t columns,
-                           float* storage)
-    : depth_(depth), columns_(columns), values_(storage) {
-  for (std::size_t first = 0; first < columns; first += kPanelColumns) {
-    const std::size_t count = std::min(kPanelColumns, columns - first);
-    const float* source = b.data + first * b.column_stride;
-    float* panel = storage + first * depth;
-    if (count < kPanelColumns) std::fill_n(panel, depth * kPanelColumns, 0.f);
-    if (b.column_stride == 1 && count == kPanelColumns) {
-      for (std::size_t p = 0; p < depth; ++p) {
-        std::memcpy(panel + p * kPanelColumns, source + p * b.row_stride,
+void PackedMatrix::PackRows(const MatrixView& rows, std::size_t first, std::size_t count) {
+  for (std::size_t j = 0; j < columns_; j += kPanelColumns) {
+    const std::size_t width = std::min(kPanelColumns, columns_ - j);
+    const float* source = rows.data + j * rows.column_stride;
+    float* to = values_ + j * depth_ + first * kPanelColumns;
+    if (width < kPanelColumns) std::fill_n(to, count * kPanelColumns, 0.f);
+    if (rows.column_stride == 1 && width == kPanelColumns) {
+      for (std::size_t p = 0; p < count; ++p) {
+        std::memcpy(to + p * kPanelColumns, source + p * rows.row_stride,
                     kPanelColumns * sizeof(float));
       }
       continue;
     }
-    // Column by column, which of a transposed matrix are its rows.
-    for (std::size_t j = 0; j < count; ++j) {
-      const float* column = source + j * b.column_stride;
-      for (std::size_t p = 0; p < depth; ++p)
-        panel[p * kPanelColumns + j] = column[p * b.row_stride];
+    for (std::size_t p = 0; p < count; ++p) {
+      for (std::size_t c = 0; c < width; ++c) {
+        to[p * kPanelColumns + c] = source[p * rows.row_stride + c * rows.column_stride];
+      }
     }
   }
 }
@@ -170,7 +164,7 @@ std::size_t PackedFloats(std::size_t depth, std::size_t columns) {
 }
 
 void Multiply(std::size_t rows, const MatrixView& a, const PackedMatrix& b,
-              const Epilogue& epilogue, float* out) {
+              const Epilogue& epilogue, float* out, std::size_t out_stride) {
   const std::size_t depth = b.depth(), columns = b.columns();
   // A depth of zero is one empty part: the bias alone.
   for (std::size_t p = 0; p == 0 || p < depth; p += kPartDepth) {
@@ -183,7 +177,7 @@ void Multiply(std::size_t rows, const MatrixView& a, const PackedMatrix& b,
       part.is_first = p == 0;
       part.bias = p == 0 && epilogue.bias != nullptr ? epilogue.bias + j : nullptr;
       part.relu = epilogue.relu && p + kPartDepth >= depth;
-      MultiplyPart(rows, a_part, part, out + j, columns);
+      MultiplyPart(rows, a_part, part, out + j, out_stride);
     }
   }
 }

@@ -33,32 +33,46 @@ struct Epilogue {
   bool relu = false;            // Negative elements become zero; NaN stays NaN.
 };
 
-// The right side of products, laid out so that reading it is fast; the floats of `storage`, of
-// which `PackedFloats` says how many are needed, must outlive it.
+// Products are computed this many columns at a time, and this many rows.
+inline constexpr std::size_t kPanelColumns = 16;
+inline constexpr std::size_t kBlockRows = 6;
+
+// The right side of products [depth, columns], laid out so that reading it is fast; the floats of
+// `storage`, of which `PackedFloats` says how many are needed, must outlive it.
 class PackedMatrix {
  public:
-  // Copies b [depth, columns].
-  PackedMatrix(const MatrixView& b, std::size_t depth, std::size_t columns, float* storage);
+  // Its values come with PackRows.
+  PackedMatrix(std::size_t depth, std::size_t columns, float* storage)
+      : depth_(depth), columns_(columns), values_(storage) {}
+
+  // Sets the rows [first, first + count) to those of `rows` [count, columns]. Thread-safe for
+  // different rows.
+  void PackRows(const MatrixView& rows, std::size_t first, std::size_t count);
 
   [[nodiscard]] std::size_t depth() const { return depth_; }
   [[nodiscard]] std::size_t columns() const { return columns_; }
   [[nodiscard]] const float* panel(std::size_t first_column) const {
     return values_ + first_column * depth_;
   }
+  // The columns [first, last) alone; `first` is a multiple of kPanelColumns.
+  [[nodiscard]] PackedMatrix Columns(std::size_t first, std::size_t last) const {
+    return PackedMatrix(depth_, last - first, values_ + first * depth_);
+  }
 
  private:
   std::size_t depth_;
   std::size_t columns_;
-  const float* values_;
+  float* values_;
 };
 
 [[nodiscard]] std::size_t PackedFloats(std::size_t depth, std::size_t columns);
 
-// out = a x b, for a [rows, b.depth()] and out row-major [rows, b.columns()], which must not
-// overlap with it. Thread-safe for disjoint outputs: split the rows between threads. Uses fused
-// multiply-add where the machine has it, so the last bits depend on the machine.
+// out = a x b, for a [rows, b.depth()] and rows of `out` of b.columns() floats, `out_stride` apart,
+// which must not overlap with it. Thread-safe for disjoint outputs: split rows or columns between
+// threads, no sum depends on how. Uses fused multiply-add where the machine has it, so the last
+// bits depend on the machine.
 void Multiply(std::size_t rows, const MatrixView& a, const PackedMatrix& b,
-              const Epilogue& epilogue, float* out);
+              const Epilogue& epilogue, float* out, std::size_t out_stride);
 
 // The gradient of a product with ReLU, from that of its outputs: zero where the output is not
 // positive. All are `n` elements.

@@ -19,12 +19,16 @@ void BM_DenseLayer(benchmark::State& state) {
   std::vector<float> storage(
       std::max({PackedFloats(batch, units), PackedFloats(units, dim), PackedFloats(dim, units)}));
   for (auto _ : state) {
-    const PackedMatrix by_kernel(RowMajor(kernel.data(), units), dim, units, storage.data());
-    Multiply(batch, RowMajor(inputs.data(), dim), by_kernel, {bias.data(), true}, outputs.data());
-    const PackedMatrix back(Transposed(kernel.data(), units), units, dim, storage.data());
-    Multiply(batch, RowMajor(outputs.data(), units), back, {}, input_grads.data());
-    const PackedMatrix grads(RowMajor(outputs.data(), units), batch, units, storage.data());
-    Multiply(dim, Transposed(inputs.data(), dim), grads, {}, kernel_grads.data());
+    PackedMatrix by_kernel(dim, units, storage.data());
+    by_kernel.PackRows(RowMajor(kernel.data(), units), 0, dim);
+    Multiply(batch, RowMajor(inputs.data(), dim), by_kernel, {bias.data(), true}, outputs.data(),
+             units);
+    PackedMatrix back(units, dim, storage.data());
+    back.PackRows(Transposed(kernel.data(), units), 0, units);
+    Multiply(batch, RowMajor(outputs.data(), units), back, {}, input_grads.data(), dim);
+    PackedMatrix grads(batch, units, storage.data());
+    grads.PackRows(RowMajor(outputs.data(), units), 0, batch);
+    Multiply(dim, Transposed(inputs.data(), dim), grads, {}, kernel_grads.data(), units);
   }
   state.counters["GFLOP/s"] = benchmark::Counter(6e-9 * static_cast<double>(batch * dim * units),
                                                  benchmark::Counter::kIsIterationInvariantRate);

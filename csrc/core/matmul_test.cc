@@ -60,8 +60,10 @@ TEST_P(MultiplyTest, EqualsTheDefinition) {
         // One element more, to see that nothing is written behind the end.
         std::vector<float> out(rows * columns + 1, 99.f);
         std::vector<float> storage(PackedFloats(depth, columns));
-        const PackedMatrix packed(right, depth, columns, storage.data());
-        Multiply(rows, left, packed, epilogue, out.data());
+        PackedMatrix packed(depth, columns, storage.data());
+        packed.PackRows(right, 0, depth / 2);
+        packed.PackRows(right.FromRow(depth / 2), depth / 2, depth - depth / 2);
+        Multiply(rows, left, packed, epilogue, out.data(), columns);
         EXPECT_EQ(out.back(), 99.f);
         out.pop_back();
         EXPECT_EQ(out, Expected(rows, columns, depth, left, right, epilogue));
@@ -70,12 +72,25 @@ TEST_P(MultiplyTest, EqualsTheDefinition) {
   }
 }
 
+TEST(MultiplyColumnsTest, GivesThePartsOfTheWhole) {
+  const std::size_t rows = 7, columns = 40, depth = 9;
+  const std::vector<float> a = MakeMatrix(rows * depth, 1), b = MakeMatrix(depth * columns, 2);
+  std::vector<float> out(rows * columns), storage(PackedFloats(depth, columns));
+  PackedMatrix packed(depth, columns, storage.data());
+  const MatrixView left = RowMajor(a.data(), depth), right = RowMajor(b.data(), columns);
+  packed.PackRows(right, 0, depth);
+  Multiply(rows, left, packed.Columns(0, 16), {}, out.data(), columns);
+  Multiply(rows, left, packed.Columns(16, columns), {}, out.data() + 16, columns);
+  EXPECT_EQ(out, Expected(rows, columns, depth, left, right, {}));
+}
+
 TEST(MultiplyNanTest, KeepsNan) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> a = {nan, 1, 1}, b = {1};
   std::vector<float> out(3), storage(PackedFloats(1, 1));
-  const PackedMatrix packed(RowMajor(b.data(), 1), 1, 1, storage.data());
-  Multiply(3, RowMajor(a.data(), 1), packed, {nullptr, true}, out.data());
+  PackedMatrix packed(1, 1, storage.data());
+  packed.PackRows(RowMajor(b.data(), 1), 0, 1);
+  Multiply(3, RowMajor(a.data(), 1), packed, {nullptr, true}, out.data(), 1);
   EXPECT_TRUE(std::isnan(out[0]));
   EXPECT_EQ(out[1], 1);
 }

@@ -8,7 +8,7 @@ Example:
     (4, 8) ['dense/kernel:0', 'dense/bias:0']
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -50,6 +50,11 @@ class Dense(base.Layer):
         self._kernel_initializer = base.get_initializer(kernel_initializer)
         self._bias_initializer = base.get_initializer(bias_initializer)
 
+    @property
+    def units(self) -> int:
+        """Width of the outputs."""
+        return self._units
+
     def build(self, input_shape: list[int | None], dtype: tf.DType) -> dict[str, Any]:
         dim = input_shape[-1]
         assert dim is not None
@@ -60,30 +65,61 @@ class Dense(base.Layer):
         return {"kernel": kernel, "bias": bias}
 
     def call(self, inputs: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
+        return call_in_a_row([self], inputs, [weights])
+
+    def _call_plain_ops(self, inputs: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
         kernel = tf.convert_to_tensor(weights["kernel"])
-        bias = tf.convert_to_tensor(weights["bias"]) if self._use_bias else None
-        if _has_fast_op(inputs):
-            return self._call_fast_op(inputs, kernel, bias)
         if inputs.shape.rank == 2:
             outputs = tf.matmul(inputs, kernel)
         else:
             outputs = tf.tensordot(inputs, kernel, axes=1)
-        if bias is not None:
-            outputs = tf.nn.bias_add(outputs, bias)
+        if self._use_bias:
+            outputs = tf.nn.bias_add(outputs, tf.convert_to_tensor(weights["bias"]))
         return self._activation(outputs)
 
-    def _call_fast_op(
-        self, inputs: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None
-    ) -> tf.Tensor:
-        bias = tf.zeros([0]) if bias is None else bias
-        if self._activation is tf.nn.relu:
-            return ops.monolith_dense(inputs, kernel, bias, activation="relu")
-        outputs = ops.monolith_dense(inputs, kernel, bias)
-        return outputs if self._activation is tf.identity else self._activation(outputs)
+
+def call_in_a_row(
+    layers: Sequence[Dense], inputs: tf.Tensor, weights: Sequence[Mapping[str, Any]]
+) -> tf.Tensor:
+    """Applies layers, the second to what the first gives, and so on.
+
+    As many of them as possible go into one of our ops, which needs less CPU than TensorFlow's.
+
+    Args:
+        layers: The layers.
+        inputs: What the first takes.
+        weights: What `build` gave, for each layer.
+    """
+    outputs = inputs
+    # Those since the last op: an activation that the op does not know ends it.
+    row: list[tuple[Dense, Mapping[str, Any]]] = []
+    for i, (layer, layer_weights) in enumerate(zip(layers, weights, strict=True)):
+        if not _has_fast_op(outputs):
+            outputs = layer._call_plain_ops(outputs, layer_weights)
+            continue
+        row.append((layer, layer_weights))
+        if layer._activation not in (tf.nn.relu, tf.identity) or i == len(layers) - 1:
+            outputs = _call_fast_op(row, outputs)
+            row = []
+    return outputs
+
+
+def _call_fast_op(row: Sequence[tuple[Dense, Mapping[str, Any]]], inputs: tf.Tensor) -> tf.Tensor:
+    outputs = ops.monolith_mlp(
+        inputs,
+        [tf.convert_to_tensor(weights["kernel"]) for _, weights in row],
+        [
+            tf.convert_to_tensor(weights["bias"]) if layer._use_bias else tf.zeros([0])
+            for layer, weights in row
+        ],
+        relu=[layer._activation is tf.nn.relu for layer, _ in row],
+    )[-1]
+    activation = row[-1][0]._activation
+    return outputs if activation in (tf.nn.relu, tf.identity) else activation(outputs)
 
 
 def _has_fast_op(inputs: tf.Tensor) -> bool:
-    """Whether our op, which needs less CPU than TensorFlow's three, can compute the layer.
+    """Whether our op can compute a layer.
 
     Exported models consist of TensorFlow's ops, which converters of models understand.
     """

@@ -14,8 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from monolith import errors
-from monolith.layers import base
-from monolith.layers.dense import Dense
+from monolith.layers import base, dense
 
 
 class MLP(base.Layer):
@@ -52,7 +51,7 @@ class MLP(base.Layer):
             )
         # Named after their place: a name that a scope counts up would differ between two uses.
         self._layers = [
-            Dense(
+            dense.Dense(
                 base.check_units("Each of the units of an MLP", width),
                 output_activation if i == len(units) - 1 else activation,
                 use_bias=use_bias,
@@ -63,8 +62,15 @@ class MLP(base.Layer):
             for i, width in enumerate(units)
         ]
 
-    def call(self, inputs: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
-        outputs = inputs
+    def build(self, input_shape: list[int | None], dtype: tf.DType) -> dict[str, Any]:
+        weights = {}
         for layer in self._layers:
-            outputs = layer(outputs)
-        return outputs
+            with tf.compat.v1.variable_scope(layer.name):
+                weights[layer.name] = layer.build(input_shape, dtype)
+            input_shape = [*input_shape[:-1], layer.units]
+        return weights
+
+    def call(self, inputs: tf.Tensor, weights: Mapping[str, Any]) -> tf.Tensor:
+        return dense.call_in_a_row(
+            self._layers, inputs, [weights[layer.name] for layer in self._layers]
+        )

@@ -122,31 +122,61 @@ def _hash_filter_intercept_gradient(
     return None, None, filtered
 
 
-@tf.RegisterGradient("MonolithDense")
-def _dense_gradient(
-    op: tf.Operation, outputs_gradient: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-    """By inputs, kernel and bias; an empty bias has none."""
-    inputs, kernel, bias = op.inputs
-    by_inputs, by_kernel, by_bias = ops.monolith_dense_gradient(
-        inputs, kernel, op.outputs[0], outputs_gradient, activation=op.get_attr("activation")
+@tf.RegisterGradient("MonolithMlp")
+def _mlp_gradient(op: tf.Operation, *output_gradients: tf.Tensor) -> list[tf.Tensor | None]:
+    """By inputs, kernels and biases; an empty bias has none. Only the last outputs are used."""
+    n = op.get_attr("N")
+    inputs, kernels, biases = op.inputs[0], op.inputs[1 : 1 + n], op.inputs[1 + n :]
+    by_inputs, by_kernels, by_biases = ops.monolith_mlp_gradient(
+        inputs, kernels, biases, op.outputs, output_gradients[-1], relu=op.get_attr("relu")
     )
-    return by_inputs, by_kernel, None if bias.shape.num_elements() == 0 else by_bias
+    by_biases = [
+        None if bias.shape.num_elements() == 0 else gradient
+        for bias, gradient in zip(biases, by_biases, strict=True)
+    ]
+    return [by_inputs, *by_kernels, *by_biases]
 
 
-@tf.RegisterGradient("MonolithDenseGradient")
-def _dense_second_gradient(
-    op: tf.Operation, by_inputs: tf.Tensor, by_kernel: tf.Tensor, by_bias: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, None, tf.Tensor]:
-    """For losses with gradients in them. ReLU bends nowhere, so outputs themselves have none."""
-    inputs, kernel, outputs, gradient = op.inputs
-    mask = tf.ones_like(outputs)
-    if op.get_attr("activation") == b"relu":
-        mask = tf.cast(outputs > 0, outputs.dtype)
-    masked = gradient * mask
-    return (
-        tf.matmul(masked, by_kernel, transpose_b=True),
-        tf.matmul(by_inputs, masked, transpose_a=True),
-        None,
-        (tf.matmul(by_inputs, kernel) + tf.matmul(inputs, by_kernel) + by_bias) * mask,
+@tf.RegisterGradient("MonolithMlpGradient")
+def _mlp_second_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
+    """For losses with gradients in them: those of the same formulas in TensorFlow's ops."""
+    n = op.get_attr("N")
+    inputs, kernels, biases = op.inputs[0], op.inputs[1 : 1 + n], op.inputs[1 + n : 1 + 2 * n]
+    outputs, gradient = op.inputs[1 + 2 * n : -1], op.inputs[-1]
+    sources = [inputs, *kernels, *biases, gradient]
+    with tf.GradientTape() as tape:
+        tape.watch(sources)
+        firsts = _plain_mlp_gradient(
+            inputs, kernels, biases, outputs, gradient, op.get_attr("relu")
+        )
+    *by_layers, by_gradient = tape.gradient(
+        firsts, sources, gradients, unconnected_gradients=tf.UnconnectedGradients.ZERO
     )
+    return [*by_layers, *[None] * n, by_gradient]
+
+
+def _plain_mlp_gradient(
+    inputs: tf.Tensor,
+    kernels: list[tf.Tensor],
+    biases: list[tf.Tensor],
+    outputs: list[tf.Tensor],
+    gradient: tf.Tensor,
+    relu: list[bool],
+) -> list[tf.Tensor]:
+    """What MonolithMlpGradient gives; `outputs` only say where ReLU is flat, it bends nowhere."""
+    layers = list(zip(kernels, biases, outputs, relu, strict=True))
+    rows, masks = [inputs], []
+    for kernel, bias, output, has_relu in layers:
+        sums = tf.matmul(rows[-1], kernel)
+        if bias.shape.num_elements() != 0:
+            sums += bias
+        masks.append(tf.cast(output > 0, output.dtype) if has_relu else tf.ones_like(output))
+        rows.append(sums * masks[-1])
+    by_kernels, by_biases = [], []
+    for i, (kernel, bias, _, _) in reversed(list(enumerate(layers))):
+        gradient = gradient * masks[i]
+        by_kernels.insert(0, tf.matmul(rows[i], gradient, transpose_a=True))
+        has_bias = bias.shape.num_elements() != 0
+        by_biases.insert(0, tf.reduce_sum(gradient, axis=0) if has_bias else tf.zeros_like(bias))
+        gradient = tf.matmul(gradient, kernel, transpose_b=True)
+    return [gradient, *by_kernels, *by_biases]

@@ -35,7 +35,7 @@ def terminal():
 
 
 def make_step(*after: tf.Operation) -> tf.Operation:
-    """A step that counts itself once every head, and what is `after`, has read the step's number."""
+    """A step that counts itself after every head, and `after`, have read its number."""
     heads = graph_meta.get_meta(TRAINED_HEADS, list)
     read = [tensor.op for head in heads for tensor in (head.pred, head.label)]
     with tf.control_dependencies([*after, *read]):
