@@ -5,6 +5,9 @@
 
 #include "core/simd.h"
 
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(MONOLITH_SANITIZED)
 #define MONOLITH_HAS_FMA_KERNEL 1
 #include <immintrin.h>
@@ -17,7 +20,7 @@ namespace {
 // used in parts of limited depth, which stay in the first-level cache while rows of a go over them.
 // The sums of kBlockRows rows with a panel fill 12 of 16 vector registers, the others hold the
 // operands.
-constexpr std::size_t kPartDepth = 384;
+constexpr std::size_t kPartDepth = 256;
 
 // A part of a panel: what it adds to the product.
 struct Part {
@@ -136,6 +139,24 @@ void MultiplyPart(std::size_t rows, const MatrixView& a, const Part& part, float
   MultiplyPartPortably(rows, a, part, out, out_stride);
 }
 
+#if defined(__SSE2__)
+
+// Writes four rows of a panel, from columns that are `stride` apart.
+void TransposeFourRows(const float* columns, std::size_t stride, float* to) {
+  for (std::size_t c = 0; c < kPanelColumns; c += 4) {
+    const float* source = columns + c * stride;
+    __m128 a = _mm_loadu_ps(source), b = _mm_loadu_ps(source + stride);
+    __m128 d = _mm_loadu_ps(source + 2 * stride), e = _mm_loadu_ps(source + 3 * stride);
+    _MM_TRANSPOSE4_PS(a, b, d, e);
+    _mm_storeu_ps(to + c, a);
+    _mm_storeu_ps(to + kPanelColumns + c, b);
+    _mm_storeu_ps(to + 2 * kPanelColumns + c, d);
+    _mm_storeu_ps(to + 3 * kPanelColumns + c, e);
+  }
+}
+
+#endif
+
 }  // namespace
 
 void PackedMatrix::PackRows(const MatrixView& rows, std::size_t first, std::size_t count) {
@@ -151,7 +172,14 @@ void PackedMatrix::PackRows(const MatrixView& rows, std::size_t first, std::size
       }
       continue;
     }
-    for (std::size_t p = 0; p < count; ++p) {
+    std::size_t p = 0;
+#if defined(__SSE2__)
+    if (rows.row_stride == 1 && width == kPanelColumns) {
+      for (; p + 4 <= count; p += 4)
+        TransposeFourRows(source + p, rows.column_stride, to + p * kPanelColumns);
+    }
+#endif
+    for (; p < count; ++p) {
       for (std::size_t c = 0; c < width; ++c) {
         to[p * kPanelColumns + c] = source[p * rows.row_stride + c * rows.column_stride];
       }

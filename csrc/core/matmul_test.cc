@@ -40,11 +40,11 @@ struct Shape {
 
 class MultiplyTest : public testing::TestWithParam<Shape> {};
 
-// Around the sizes of a block of rows (6), a panel's columns (16) and a part's depth (384).
+// Around the sizes of a block of rows (6), a panel's columns (16) and a part's depth (256).
 INSTANTIATE_TEST_SUITE_P(Shapes, MultiplyTest,
                          testing::Values(Shape{1, 1, 1}, Shape{6, 16, 8}, Shape{5, 15, 3},
-                                         Shape{7, 17, 5}, Shape{13, 33, 64}, Shape{3, 1, 384},
-                                         Shape{8, 20, 385}, Shape{20, 5, 1000}, Shape{2, 3, 0},
+                                         Shape{7, 17, 5}, Shape{13, 33, 64}, Shape{3, 1, 256},
+                                         Shape{8, 20, 257}, Shape{20, 5, 1000}, Shape{2, 3, 0},
                                          Shape{0, 4, 4}, Shape{4, 0, 4}));
 
 TEST_P(MultiplyTest, EqualsTheDefinition) {

@@ -88,7 +88,7 @@ class Pieces {
 };
 
 // Whole blocks of core::Multiply, some ten microseconds for usual layers.
-constexpr std::int64_t kBatchRows = 8 * core::kBlockRows;
+constexpr std::int64_t kBatchRows = 4 * core::kBlockRows;
 constexpr std::int64_t kKernelRows = 16 * core::kBlockRows;
 
 // A thread wakes up in about the time of this many multiplications.

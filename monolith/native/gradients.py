@@ -172,7 +172,8 @@ def _plain_mlp_gradient(
             sums += bias
         masks.append(tf.cast(output > 0, output.dtype) if has_relu else tf.ones_like(output))
         rows.append(sums * masks[-1])
-    by_kernels, by_biases = [], []
+    by_kernels: list[tf.Tensor] = []
+    by_biases: list[tf.Tensor] = []
     for i, (kernel, bias, _, _) in reversed(list(enumerate(layers))):
         gradient = gradient * masks[i]
         by_kernels.insert(0, tf.matmul(rows[i], gradient, transpose_a=True))

@@ -26,6 +26,7 @@ from monolith.training.task import NativeTask
 
 logger = logging.getLogger(__name__)
 
+_FEW_CORES = 4
 _TF_CONFIG = "TF_CONFIG"
 
 
@@ -167,11 +168,15 @@ def local_cluster(num_ps: int) -> Iterator[tf.compat.v1.ConfigProto]:
         predictions, find the servers there.
     """
     session_config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
-    session_config.graph_options.rewrite_options.disable_meta_optimizer = True
     os.environ.pop(_TF_CONFIG, None)
     if num_ps <= 0:
+        if len(os.sched_getaffinity(0)) <= _FEW_CORES:
+            # To hand an op to another thread takes longer than most ops, and large ones share
+            # their work anyway: all run in the thread that calls the session.
+            session_config.inter_op_parallelism_threads = -1
         yield session_config
         return
+    session_config.graph_options.rewrite_options.disable_meta_optimizer = True
     servers = [tf.distribute.Server.create_local_server() for _ in range(num_ps + 1)]
     addresses = [server.target.removeprefix("grpc://") for server in servers]
     cluster = {"chief": addresses[:1], graph.PS_JOB_NAME: addresses[1:]}

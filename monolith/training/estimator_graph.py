@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow.python.data.util import structure
 
 from monolith import errors
 from monolith.core.run_config import RunConfig
@@ -45,7 +46,7 @@ def call_input_fn(input_fn: Callable[..., Any], mode: str, config: RunConfig, pa
     if isinstance(result, tf.data.Dataset):
         iterator = tf.compat.v1.data.make_initializable_iterator(result)
         hooks.append(DatasetInitializerHook(iterator))
-        result = iterator.get_next()
+        result = _get_next(iterator, config)
     if result is None:
         raise errors.ConfigError(
             f"The input function {_name(input_fn)} returns nothing; return a tf.data.Dataset or "
@@ -102,6 +103,21 @@ def call_model_fn(
             f"The model function {_name(model_fn)} must return an EstimatorSpec, got {spec!r}."
         )
     return spec
+
+
+def _get_next(iterator: Any, config: RunConfig) -> Any:
+    """Returns the tensors of an iterator's next element."""
+    session_config = config.session_config
+    if session_config is None or session_config.inter_op_parallelism_threads >= 0:
+        return iterator.get_next()
+    # The usual op waits in a thread of its own, so that others can go on. Where all ops run in one
+    # thread there are no others, and waking that thread is all that happens.
+    tensors = tf.raw_ops.IteratorGetNextSync(
+        iterator=iterator._iterator_resource,
+        output_types=iterator._flat_tensor_types,
+        output_shapes=iterator._flat_tensor_shapes,
+    )
+    return structure.from_compatible_tensor_list(iterator.element_spec, tensors)
 
 
 def check_model_fn(model_fn: Callable[..., Any], params: Any) -> None:

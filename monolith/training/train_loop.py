@@ -21,6 +21,7 @@ import tensorflow as tf
 from monolith import errors
 from monolith.core.run_config import RunConfig
 from monolith.training.estimator_spec import EstimatorSpec, Hook
+from monolith.training.hooks.cached_fetches import CachedFetchesHook
 from monolith.training.hooks.interrupt import StopOnSignalHook
 from monolith.training.hooks.nan_loss import NanLossHook
 
@@ -73,7 +74,7 @@ def run_training(
     _add_loss_summary(spec.loss)
     global_step = tf.compat.v1.train.get_global_step()
     nan_hook = NanLossHook(spec.loss, spec.train_op)
-    hooks = [*input_hooks, *user_hooks, nan_hook]
+    hooks = [CachedFetchesHook(), *input_hooks, *user_hooks, nan_hook]
     if config.log_step_count_steps is not None:
         shown = {"loss": spec.loss, "step": global_step}
         hooks.append(

@@ -1,0 +1,165 @@
+#include "ops/crew.h"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include "tensorflow/core/framework/device_base.h"
+
+namespace monolith::ops {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a helper without work stays awake: from one op of a training step to the next.
+constexpr auto kLinger = std::chrono::microseconds(100);
+
+// Gives the core away when it takes long: then whoever is waited for may need it.
+template <typename Condition>
+void SpinUntil(const Condition& condition) {
+  constexpr int kSpins = 1000;
+  for (int i = 0; !condition(); ++i) {
+    if (i >= kSpins) {
+      std::this_thread::yield();
+      continue;
+    }
+#if defined(__SSE2__)
+    _mm_pause();
+#endif
+  }
+}
+
+}  // namespace
+
+// What a crew does. Helpers may look at it after the op has ended.
+class Crew::Job {
+ public:
+  void Open(std::size_t part, std::int64_t pieces, const std::function<void(std::int64_t)>* fn) {
+    parts_[part].pieces = pieces;
+    parts_[part].fn = fn;
+    opened_.store(part + 1, std::memory_order_release);
+  }
+
+  void Work(std::size_t part) { parts_[part].Work(); }
+
+  void WaitFor(std::size_t part) const {
+    const Part& p = parts_[part];
+    SpinUntil([&] { return p.done.load(std::memory_order_acquire) == p.pieces; });
+  }
+
+  void End() { is_over_.store(true, std::memory_order_release); }
+
+  // Works on all parts that come.
+  void Help() {
+    for (std::size_t i = 0; i < kMaxParts; ++i) {
+      SpinUntil([&] { return is_open(i) || is_over_.load(std::memory_order_acquire); });
+      if (!is_open(i)) return;
+      Work(i);
+    }
+  }
+
+ private:
+  struct Part {
+    // `fn` is only used between taking a piece and counting it as done, so it still exists.
+    void Work() {
+      for (std::int64_t piece = next++; piece < pieces; piece = next++) {
+        (*fn)(piece);
+        done.fetch_add(1, std::memory_order_release);
+      }
+    }
+
+    std::int64_t pieces = 0;
+    const std::function<void(std::int64_t)>* fn = nullptr;
+    std::atomic<std::int64_t> next{0};
+    std::atomic<std::int64_t> done{0};
+  };
+
+  [[nodiscard]] bool is_open(std::size_t part) const {
+    return opened_.load(std::memory_order_acquire) > part;
+  }
+
+  std::array<Part, kMaxParts> parts_;
+  std::atomic<std::size_t> opened_{0};
+  std::atomic<bool> is_over_{false};
+};
+
+namespace {
+
+// Where helpers wait for their next job.
+template <typename Job>
+class Lounge {
+ public:
+  // Gives the job to helpers that wait; returns how many, at most `helpers`.
+  std::int64_t Offer(const std::shared_ptr<Job>& job, std::int64_t helpers) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    // Those who leave take an offer with them, so one made while they wait is not lost.
+    const auto waiting = waiting_ - static_cast<std::int64_t>(offers_.size());
+    const std::int64_t taken = std::min(helpers, waiting);
+    for (std::int64_t i = 0; i < taken; ++i) offers_.push_back(job);
+    num_offers_.store(offers_.size(), std::memory_order_release);
+    return taken;
+  }
+
+  // Returns nullptr if nobody offers anything for a while.
+  std::shared_ptr<Job> Wait() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ++waiting_;
+    }
+    const auto end = Clock::now() + kLinger;
+    SpinUntil(
+        [&] { return num_offers_.load(std::memory_order_acquire) > 0 || Clock::now() >= end; });
+    const std::lock_guard<std::mutex> lock(mutex_);
+    --waiting_;
+    if (offers_.empty()) return nullptr;
+    std::shared_ptr<Job> job = std::move(offers_.back());
+    offers_.pop_back();
+    num_offers_.store(offers_.size(), std::memory_order_release);
+    return job;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::int64_t waiting_ = 0;
+  std::vector<std::shared_ptr<Job>> offers_;
+  std::atomic<std::size_t> num_offers_{0};  // To look without the lock.
+};
+
+template <typename Job>
+Lounge<Job>& TheLounge() {
+  static auto* const lounge = new Lounge<Job>;  // Threads may still wait when the process ends.
+  return *lounge;
+}
+
+}  // namespace
+
+Crew::Crew(tensorflow::OpKernelContext* ctx, std::int64_t helpers) : job_(std::make_shared<Job>()) {
+  const auto& workers = *ctx->device()->tensorflow_cpu_worker_threads();
+  helpers = std::min<std::int64_t>(helpers, workers.num_threads - 1);
+  if (helpers <= 0) return;
+  helpers -= TheLounge<Job>().Offer(job_, helpers);
+  for (std::int64_t i = 0; i < helpers; ++i) {
+    workers.workers->Schedule([job = job_] {
+      for (std::shared_ptr<Job> next = job; next != nullptr; next = TheLounge<Job>().Wait()) {
+        next->Help();
+      }
+    });
+  }
+}
+
+Crew::~Crew() { job_->End(); }
+
+void Crew::ForEach(std::int64_t pieces, const std::function<void(std::int64_t)>& fn) {
+  const std::size_t part = num_parts_++;
+  job_->Open(part, pieces, &fn);
+  job_->Work(part);
+  job_->WaitFor(part);
+}
+
+}  // namespace monolith::ops
