@@ -10,6 +10,7 @@
 
 #include "core/fair_shared_mutex.h"
 #include "core/hash.h"
+#include "core/row_summer.h"
 
 namespace monolith::core {
 namespace {
@@ -65,6 +66,18 @@ void RunOnThreads(const Parallel& parallel, std::size_t n, Work&& work) {
 __attribute__((noinline)) Batch& SliceOfThisThread() {
   thread_local Batch slice;
   return slice;
+}
+
+__attribute__((noinline)) RowSummer& SummerOfThisThread() {
+  thread_local RowSummer summer;
+  return summer;
+}
+
+// The stripe behind the next ones that have so many ids together: enough to overlap cache misses.
+std::size_t EndOfGroup(const Batch& batch, std::size_t first_stripe, std::size_t min_ids) {
+  std::size_t last = first_stripe + 1;
+  while (last < kStripes && batch.start(last) - batch.start(first_stripe) < min_ids) ++last;
+  return last;
 }
 
 bool AllZero(const float* values, std::size_t n) {
@@ -234,6 +247,13 @@ struct EmbeddingTable::ByStripe {
   [[nodiscard]] std::size_t position(std::size_t i) const { return batch[i].position; }
 };
 
+// Ids whose rows were summed; positions are those in the sums.
+struct EmbeddingTable::Summed {
+  const RowSummer& sums;
+  [[nodiscard]] std::uint64_t hash(std::size_t i) const { return sums.hash(i); }
+  [[nodiscard]] std::size_t position(std::size_t i) const { return i; }
+};
+
 // Calls `on_row(stripe, hash, position, row)` for every id, under the stripe's lock; `row` has no
 // header where the id has no row. Ids go slice by slice, so that what a slice needs stays in the
 // cache and nobody waits for long.
@@ -255,7 +275,11 @@ void EmbeddingTable::ForEachId(const std::int64_t* ids, std::size_t n, const Par
     }
     Batch& slice = SliceOfThisThread();
     slice.Order(ids + first, count);
-    for (std::size_t s = 0; s < kStripes;) s = WalkGroup<Lock>(slice, s, at_position);
+    for (std::size_t s = 0; s < kStripes;) {
+      const std::size_t last = EndOfGroup(slice, s, kIdsInFlight);
+      WalkStripes<Lock>(slice, s, last, at_position);
+      s = last;
+    }
   };
   const std::size_t slices = (n + kSliceIds - 1) / kSliceIds;
   if (parallel == nullptr) {
@@ -276,17 +300,6 @@ void EmbeddingTable::ForEachId(const std::int64_t* ids, std::size_t n, const Par
   }
 }
 
-// Walks the next stripes from `first_stripe` on that have enough ids together to overlap their
-// cache misses; returns the stripe to go on from.
-template <typename Lock, typename OnRow>
-std::size_t EmbeddingTable::WalkGroup(const Batch& slice, std::size_t first_stripe,
-                                      OnRow&& on_row) const {
-  std::size_t last = first_stripe + 1;
-  while (last < kStripes && slice.start(last) - slice.start(first_stripe) < kIdsInFlight) ++last;
-  WalkStripes<Lock>(slice, first_stripe, last, on_row);
-  return last;
-}
-
 template <typename Lock, typename OnRow>
 void EmbeddingTable::WalkStripes(const Batch& slice, std::size_t first_stripe,
                                  std::size_t last_stripe, OnRow&& on_row) const {
@@ -296,8 +309,9 @@ void EmbeddingTable::WalkStripes(const Batch& slice, std::size_t first_stripe,
   WalkIds<Lock>(ByStripe{slice}, first, end, on_row);
 }
 
-// The work goes in three passes over a handful of ids, so that their cache misses overlap: ask for
-// the buckets, ask for the rows, use the rows. The stripes of the ids are locked.
+// The work goes in passes over a handful of ids, so that their cache misses overlap: ask for the
+// buckets, ask for the rows, use the rows. Rows that found no place in their first bucket take one
+// pass more, through the second. The stripes of the ids are locked.
 template <typename Lock, typename Ids, typename OnRow>
 void EmbeddingTable::WalkIds(const Ids& ids, std::size_t first, std::size_t end,
                              OnRow&& on_row) const {
@@ -305,6 +319,24 @@ void EmbeddingTable::WalkIds(const Ids& ids, std::size_t first, std::size_t end,
   std::uint64_t hashes[kIdsInFlight];
   const IndexBucket* homes[kIdsInFlight];
   FoundRow guesses[kIdsInFlight];
+  std::size_t late[kIdsInFlight];
+  // Takes the first row in the bucket whose tag fits, and asks for it.
+  const auto guess = [&](std::size_t i) {
+    const std::uint32_t bits = homes[i]->Match(RowIndex::TagOf(hashes[i]));
+    if (bits == 0) {
+      guesses[i] = FoundRow();
+      return false;
+    }
+    const std::uint32_t number = homes[i]->rows[__builtin_ctz(bits)];
+    guesses[i] = {number, rows_.Header(number)};
+    const auto* row = reinterpret_cast<const std::byte*>(guesses[i].header);
+    for (std::size_t at_byte = 0; at_byte < used_bytes; at_byte += kCacheLine) {
+      __builtin_prefetch(row + at_byte, Lock::kWrites ? 1 : 0);
+    }
+    // Rows are not aligned to cache lines: the end may reach into one more.
+    __builtin_prefetch(row + used_bytes - 1, Lock::kWrites ? 1 : 0);
+    return true;
+  };
   for (std::size_t at = first; at < end; at += kIdsInFlight) {
     const std::size_t count = std::min(kIdsInFlight, end - at);
     for (std::size_t i = 0; i < count; ++i) {
@@ -312,26 +344,19 @@ void EmbeddingTable::WalkIds(const Ids& ids, std::size_t first, std::size_t end,
       homes[i] = stripes_[StripeOf(hashes[i])]->index.Home(hashes[i]);
       __builtin_prefetch(homes[i]);
     }
+    std::size_t num_late = 0;
     for (std::size_t i = 0; i < count; ++i) {
-      const std::uint32_t bits = homes[i]->Match(RowIndex::TagOf(hashes[i]));
-      if (bits == 0) {
-        guesses[i] = FoundRow();
-        continue;
-      }
-      const std::uint32_t number = homes[i]->rows[__builtin_ctz(bits)];
-      guesses[i] = {number, rows_.Header(number)};
-      const auto* row = reinterpret_cast<const std::byte*>(guesses[i].header);
-      for (std::size_t at_byte = 0; at_byte < used_bytes; at_byte += kCacheLine) {
-        __builtin_prefetch(row + at_byte, Lock::kWrites ? 1 : 0);
-      }
-      // Rows are not aligned to cache lines: the end may reach into one more.
-      __builtin_prefetch(row + used_bytes - 1, Lock::kWrites ? 1 : 0);
+      if (guess(i) || homes[i]->passed_by == 0) continue;
+      homes[i] = stripes_[StripeOf(hashes[i])]->index.Second(hashes[i]);
+      __builtin_prefetch(homes[i]);
+      late[num_late++] = i;
     }
+    for (std::size_t i = 0; i < num_late; ++i) guess(late[i]);
     for (std::size_t i = 0; i < count; ++i) {
       const std::uint64_t hash = hashes[i];
       Stripe& stripe = *stripes_[StripeOf(hash)];
       FoundRow row = guesses[i];
-      // The guess is wrong when another id shares the tag, the entry stands outside its home
+      // The guess is wrong when another id shares the tag, the entry stands behind its second
       // bucket, or the id got or lost its row only a few ids ago. (The place of a lost row has the
       // number of another for its hash, which may look like the one we want.)
       if (row.header == nullptr || row.header->hash != hash ||
@@ -385,20 +410,26 @@ template <typename Update>
 void EmbeddingTable::Write(const std::int64_t* ids, std::size_t n, const WriteOptions& options,
                            Update&& update) {
   RaiseMaxUpdateTime(options.update_time_sec);
-  const std::uint32_t time = ToRowTime(options.update_time_sec);
   ForEachId<Locked::Exclusive>(
       ids, n, options.parallel,
       [&](Stripe& stripe, std::uint64_t hash, std::size_t position, FoundRow row) {
-        if (row.header == nullptr) {
-          const std::int64_t id = ids[position];
-          const std::uint32_t count = options.counts == nullptr ? 1 : options.counts[position];
-          if (options.filter != nullptr && !options.filter->Admit(id, count)) return;
-          row.header = rows_.Header(Make(stripe, hash));
-          accessor_->Init(row.data());
-        }
-        update(position, row.data());
-        row.header->last_update_sec = time;
+        const std::uint32_t count = options.counts == nullptr ? 1 : options.counts[position];
+        WriteRow(stripe, hash, row, count, options,
+                 [&](std::byte* data) { update(position, data); });
       });
+}
+
+// Makes the row if it is absent and the filter admits the id, which came `count` times; updates it.
+template <typename Update>
+void EmbeddingTable::WriteRow(Stripe& stripe, std::uint64_t hash, FoundRow row, std::uint32_t count,
+                              const WriteOptions& options, Update&& update) {
+  if (row.header == nullptr) {
+    if (options.filter != nullptr && !options.filter->Admit(IdOfHash(hash), count)) return;
+    row.header = rows_.Header(Make(stripe, hash));
+    accessor_->Init(row.data());
+  }
+  update(row.data());
+  row.header->last_update_sec = ToRowTime(options.update_time_sec);
 }
 
 void EmbeddingTable::Assign(const std::int64_t* ids, std::size_t n, const float* rows,
@@ -437,6 +468,41 @@ void EmbeddingTable::Optimize(const std::int64_t* ids, std::size_t n, const floa
   Write(ids, n, options, [&](std::size_t position, std::byte* row) {
     accessor_->Optimize(row, grads + position * dim_, learning_rates, global_step);
   });
+}
+
+void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, const float* grads,
+                                    const float* learning_rates, std::int64_t global_step,
+                                    const WriteOptions& options) {
+  RaiseMaxUpdateTime(options.update_time_sec);
+  Batch& batch = SliceOfThisThread();
+  batch.Order(ids, n);
+  // Equal ids are in the same stripe, so each thread sums what it will need.
+  const auto update = [&](std::size_t first_stripe, std::size_t last_stripe) {
+    const std::size_t first = batch.start(first_stripe), end = batch.start(last_stripe);
+    if (first == end) return;
+    RowSummer& sums = SummerOfThisThread();
+    sums.Reset(end - first, dim_);
+    for (std::size_t i = first; i < end; ++i) {
+      sums.Add(batch[i].hash, grads + batch[i].position * dim_);
+    }
+    const Locked::Range<Locked::Exclusive> lock(*this, first_stripe, last_stripe);
+    WalkIds<Locked::Exclusive>(
+        Summed{sums}, 0, sums.size(),
+        [&](Stripe& stripe, std::uint64_t hash, std::size_t i, FoundRow row) {
+          WriteRow(stripe, hash, row, sums.count(i), options, [&](std::byte* data) {
+            accessor_->Optimize(data, sums.row(i), learning_rates, global_step);
+          });
+        });
+  };
+  if (options.parallel != nullptr) {
+    RunOnThreads(*options.parallel, kStripes, [&](std::size_t s) { update(s, s + 1); });
+    return;
+  }
+  for (std::size_t s = 0; s < kStripes;) {
+    const std::size_t last = EndOfGroup(batch, s, 2 * kIdsInFlight);  // Some will be equal.
+    update(s, last);
+    s = last;
+  }
 }
 
 void EmbeddingTable::Reinitialize(const std::int64_t* ids, std::size_t n, std::int64_t now_sec,

@@ -90,6 +90,10 @@ class EmbeddingTable {
   // One optimizer step per occurrence of an id, with `learning_rates` [num_segments].
   void Optimize(const std::int64_t* ids, std::size_t n, const float* grads,
                 const float* learning_rates, std::int64_t global_step, const WriteOptions& options);
+  // One step per distinct id, on the sum of its gradients. A filter sees how often it came.
+  void OptimizeSummed(const std::int64_t* ids, std::size_t n, const float* grads,
+                      const float* learning_rates, std::int64_t global_step,
+                      const WriteOptions& options);
   // Fresh value and state; `status` [n] becomes 1 where the id existed, 0 where it was made.
   void Reinitialize(const std::int64_t* ids, std::size_t n, std::int64_t now_sec,
                     std::int32_t* status);
@@ -133,6 +137,7 @@ class EmbeddingTable {
   class Locked;
   struct AsGiven;
   struct ByStripe;
+  struct Summed;
 
   // A row with its address, so that nobody computes it twice; header is null where there is none.
   struct FoundRow {
@@ -145,14 +150,15 @@ class EmbeddingTable {
   void ForEachId(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
                  OnRow&& on_row) const;
   template <typename Lock, typename OnRow>
-  std::size_t WalkGroup(const Batch& slice, std::size_t first_stripe, OnRow&& on_row) const;
-  template <typename Lock, typename OnRow>
   void WalkStripes(const Batch& slice, std::size_t first_stripe, std::size_t last_stripe,
                    OnRow&& on_row) const;
   template <typename Lock, typename Ids, typename OnRow>
   void WalkIds(const Ids& ids, std::size_t first, std::size_t end, OnRow&& on_row) const;
   template <typename Update>
   void Write(const std::int64_t* ids, std::size_t n, const WriteOptions& options, Update&& update);
+  template <typename Update>
+  void WriteRow(Stripe& stripe, std::uint64_t hash, FoundRow row, std::uint32_t count,
+                const WriteOptions& options, Update&& update);
 
   [[nodiscard]] std::uint32_t Find(const Stripe& stripe, std::uint64_t hash) const;
   [[nodiscard]] std::uint32_t Make(Stripe& stripe, std::uint64_t hash);

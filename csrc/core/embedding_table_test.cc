@@ -20,6 +20,7 @@
 namespace monolith::core {
 namespace {
 
+using testing::AdagradTable;
 using testing::AssignAll;
 using testing::At;
 using testing::DumpAll;
@@ -468,6 +469,66 @@ TEST(EmbeddingTableFilterTest, CountsBelongToTheirIds) {
     ASSERT_EQ(count, static_cast<std::uint32_t>(id / 1'000'003 % 20));
   }
   for (std::size_t i = 0; i < n; i += 997) EXPECT_EQ(table.Contains(ids[i]), counts[i] >= 10);
+}
+
+// The ids of a long call, each up to a few times, in an order that mixes them.
+Ids IdsWithEqualOnes(std::size_t n) {
+  Ids ids(n);
+  for (std::size_t i = 0; i < n; ++i) ids[i] = static_cast<std::int64_t>(i * 7919 % n % (n / 3));
+  return ids;
+}
+
+class OptimizeSummedTest : public ::testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(OnThreads, OptimizeSummedTest, ::testing::Bool());
+
+TEST_P(OptimizeSummedTest, IsOneStepOnTheSum) {
+  const std::size_t n = kLongCall;
+  const Ids ids = IdsWithEqualOnes(n);
+  Floats grads(n);
+  std::map<std::int64_t, float> sums;
+  for (std::size_t i = 0; i < n; ++i) {
+    grads[i] = static_cast<float>(i % 5) - 2;  // Their sums are exact.
+    sums[ids[i]] += grads[i];
+  }
+  Ids distinct;
+  Floats summed;
+  for (const auto& [id, sum] : sums) {
+    distinct.push_back(id);
+    summed.push_back(sum);
+  }
+  EmbeddingTable table(AdagradTable(1)), expected(AdagradTable(1));
+  const Parallel parallel = OnThreads(3);
+  WriteOptions options;
+  options.update_time_sec = 7;
+  if (GetParam()) options.parallel = &parallel;
+  const float learning_rate = 0.5f;
+  table.OptimizeSummed(ids.data(), n, grads.data(), &learning_rate, 1, options);
+  expected.Optimize(distinct.data(), distinct.size(), summed.data(), &learning_rate, 1, {});
+  EXPECT_EQ(table.size(), distinct.size());
+  EXPECT_EQ(LookupAll(table, distinct), LookupAll(expected, distinct));
+  EXPECT_EQ(table.max_update_sec(), 7);
+}
+
+TEST_P(OptimizeSummedTest, FilterIsAskedOncePerIdWithItsCount) {
+  const std::size_t n = kLongCall;
+  const Ids ids = IdsWithEqualOnes(n);
+  std::map<std::int64_t, std::uint32_t> counts;
+  for (const std::int64_t id : ids) ++counts[id];
+  EmbeddingTable table(SgdTable(1));
+  CountingFilter filter(4);
+  const Parallel parallel = OnThreads(3);
+  WriteOptions options;
+  options.filter = &filter;
+  if (GetParam()) options.parallel = &parallel;
+  const Floats grads(n, 1.0f);
+  const float learning_rate = 1.0f;
+  table.OptimizeSummed(ids.data(), n, grads.data(), &learning_rate, 1, options);
+  ASSERT_EQ(filter.asked.size(), counts.size());
+  for (const auto& [id, count] : filter.asked) ASSERT_EQ(count, counts.at(id));
+  for (const auto& [id, count] : counts) {
+    ASSERT_EQ(LookupOne(table, id), count >= 4 ? -static_cast<float>(count) : 0.0f);
+  }
 }
 
 }  // namespace

@@ -18,17 +18,13 @@ class IdNumbers {
   static constexpr std::uint32_t kAbsent = 0xFFFFFFFFu;
 
   // Ready for at most `max_ids` distinct ids, and empty. Throws std::length_error past 2^31.
-  explicit IdNumbers(std::size_t max_ids) { Reset(max_ids); }
-
-  // The same for another batch; memory is kept.
-  void Reset(std::size_t max_ids) {
+  explicit IdNumbers(std::size_t max_ids) {
     if (max_ids > (std::size_t{1} << 31)) {
       throw std::length_error("A batch can have at most 2^31 ids.");
     }
     std::size_t slots = 16;
     while (slots < 2 * max_ids) slots *= 2;  // At most half full, so that runs of slots are short.
     numbers_.assign(slots, kAbsent);
-    ids_.clear();
     ids_.reserve(max_ids);
   }
 

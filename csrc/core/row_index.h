@@ -106,6 +106,12 @@ class RowIndex {
     return &array.buckets[hash & array.mask];
   }
 
+  // Where it goes on.
+  [[nodiscard]] const IndexBucket* Second(std::uint64_t hash) const {
+    const BucketArray& array = arrays_[DirectoryPosition(hash)];
+    return &array.buckets[(hash + Step(TagOf(hash))) & array.mask];
+  }
+
   // Calls `is_it(row)` for rows whose tag fits, until it answers true; returns that row or kNoRow.
   template <typename IsIt>
   [[nodiscard]] std::uint32_t Find(std::uint64_t hash, IsIt&& is_it) const {

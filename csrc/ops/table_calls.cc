@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "core/dedup.h"
 
 namespace monolith::ops {
 namespace {
@@ -77,15 +76,9 @@ void Optimize(const TableSet& set, std::size_t index, core::EmbeddingTable& tabl
   options.update_time_sec = arguments.update_time_sec;
   options.filter = set.filter();
   options.parallel = parallel;
-  if (arguments.sum_equal_ids) {
-    thread_local core::IdSummer summer;
-    const core::DistinctIds& distinct = summer.Sum(ids, n, grads, table.dim());
-    options.counts = distinct.counts.data();
-    table.Optimize(distinct.ids.data(), distinct.ids.size(), distinct.rows.data(), learning_rates,
-                   arguments.global_step, options);
-  } else {
-    table.Optimize(ids, n, grads, learning_rates, arguments.global_step, options);
-  }
+  const auto optimize = arguments.sum_equal_ids ? &core::EmbeddingTable::OptimizeSummed
+                                                : &core::EmbeddingTable::Optimize;
+  (table.*optimize)(ids, n, grads, learning_rates, arguments.global_step, options);
   set.sync_client()->Touched(set.table_names()[index], ids, n);
 }
 
