@@ -48,7 +48,7 @@ struct Segment {
 
 // Bytes of an EntryDump outside `opt`'s content.
 constexpr char kIdTag = static_cast<char>(WireTag(1, WireType::kFixed64));
-constexpr char kNumTag = static_cast<char>(WireTag(2, WireType::kFixed32));
+constexpr std::uint32_t kNumField = 2;
 constexpr char kOptTag = static_cast<char>(WireTag(3, WireType::kBytes));
 constexpr char kLastUpdateTag = static_cast<char>(WireTag(4, WireType::kVarint));
 
@@ -135,14 +135,14 @@ class TrainingEntryAccessor final : public EntryAccessor {
       opt_bytes += segment.optimizer->DumpBytes(row + segment.state_offset);
     }
     const std::size_t before = record->size();
-    record->resize(before + (with_id ? 9 : 0) + dim_ * (1 + sizeof(float)) + 1 +
-                   VarintBytes(opt_bytes) + opt_bytes + 1 + VarintBytes(last_update_sec));
+    record->resize(before + (with_id ? 9 : 0) + FloatsBytes(dim_) + 1 + VarintBytes(opt_bytes) +
+                   opt_bytes + 1 + VarintBytes(last_update_sec));
     char* out = record->data() + before;
     if (with_id) {
       *out++ = kIdTag;
       out = WriteFixed64(static_cast<std::uint64_t>(id), out);
     }
-    out = WriteFloats(kNumTag, row, dim_, out);
+    out = WriteFloats(kNumField, row, dim_, out);
     *out++ = kOptTag;
     out = WriteVarint(opt_bytes, out);
     for (const Segment& segment : segments_) {

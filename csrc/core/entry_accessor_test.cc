@@ -187,8 +187,8 @@ TEST(TrainingEntry, MovingAverageAmongOthersDumpsNothing) {
   row.Assign({1.0f, 2.0f, 3.0f});
   // One element in `opt`, though there are three segments.
   EXPECT_EQ(ToHex(row.Dump(1, 0)),
-            "0901000000000000001"
-            "50000803f15000000401500004040"
+            "090100000000000000"
+            "120c0000803f0000004000004040"
             "1a09"
             "0a070a050d0000803f"
             "2000");
@@ -212,11 +212,15 @@ TEST(TrainingEntry, WireExamples) {
   sgd.Assign({1.0f});
   EXPECT_EQ(sgd.Dump(1, 100), FromHex("09 0100000000000000 15 0000803f 1a04 0a02 1200 2064"));
   Row adagrad(Entry({TrainingSegment(AdagradFrom(1.0f), 2)}));
-  const std::string record = FromHex(
+  const std::string one_by_one = FromHex(
       "09ffffffffffffffff 150000003f 15000000bf 1a0e 0a0c 0a0a 0d0000803f 0d00000040 20d209");
-  adagrad.Restore(record);
-  EXPECT_EQ(adagrad.Read(), (Floats{0.5f, -0.5f}));
-  EXPECT_EQ(ToHex(adagrad.Dump(-1, 1234)), ToHex(record));
+  const std::string packed = FromHex(
+      "09ffffffffffffffff 1208 0000003f000000bf 1a0e 0a0c 0a0a 0a08 0000803f00000040 20d209");
+  for (const std::string& record : {one_by_one, packed}) {
+    adagrad.Restore(record);
+    EXPECT_EQ(adagrad.Read(), (Floats{0.5f, -0.5f}));
+    EXPECT_EQ(ToHex(adagrad.Dump(-1, 1234)), ToHex(packed));
+  }
 }
 
 TEST(TrainingEntry, WithoutIdAndBehindWhatIsThere) {

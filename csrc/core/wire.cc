@@ -181,6 +181,13 @@ void FloatsView::CopyTo(void* out) const {
   }
 }
 
+namespace {
+
+// Enough for a tag and a varint.
+constexpr std::size_t kMaxFieldHead = 20;
+
+}  // namespace
+
 char* WriteVarint(std::uint64_t value, char* out) {
   for (; value >= 0x80; value >>= 7) *out++ = static_cast<char>(value | 0x80);
   *out++ = static_cast<char>(value);
@@ -197,33 +204,29 @@ char* WriteFixed64(std::uint64_t value, char* out) {
   return out + sizeof(value);
 }
 
-char* WriteFloats(char tag, const void* values, std::size_t count, char* out) {
-  const char* const from = static_cast<const char*>(values);
-  for (std::size_t i = 0; i < count; ++i) {
-    char* const field = out + i * (1 + sizeof(float));
-    *field = tag;
-    std::memcpy(field + 1, from + i * sizeof(float), sizeof(float));
-  }
-  return out + count * (1 + sizeof(float));
-}
-
-bool ReadFloats(char tag, const char* from, std::size_t count, void* values) {
-  char* const to = static_cast<char*>(values);
-  int differences = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const char* const field = from + i * (1 + sizeof(float));
-    differences |= *field ^ tag;
-    std::memcpy(to + i * sizeof(float), field + 1, sizeof(float));
-  }
-  return differences == 0;
-}
-
 namespace {
 
-// Enough for a tag and a varint.
-constexpr std::size_t kMaxFieldHead = 20;
+char* WriteHeadOfFloats(std::uint32_t number, std::size_t count, char* out) {
+  const WireType type = count == 1 ? WireType::kFixed32 : WireType::kBytes;
+  *out++ = static_cast<char>(WireTag(number, type));
+  return count == 1 ? out : WriteVarint(count * sizeof(float), out);
+}
 
 }  // namespace
+
+char* WriteFloats(std::uint32_t number, const void* values, std::size_t count, char* out) {
+  out = WriteHeadOfFloats(number, count, out);
+  std::memcpy(out, values, count * sizeof(float));
+  return out + count * sizeof(float);
+}
+
+bool ReadFloats(std::uint32_t number, const char* from, std::size_t count, void* values) {
+  char head[kMaxFieldHead];
+  const auto bytes = static_cast<std::size_t>(WriteHeadOfFloats(number, count, head) - head);
+  if (std::memcmp(from, head, bytes) != 0) return false;
+  std::memcpy(values, from + bytes, count * sizeof(float));
+  return true;
+}
 
 void WireWriter::Varint(std::uint32_t number, std::uint64_t value) {
   char buffer[kMaxFieldHead];

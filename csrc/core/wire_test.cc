@@ -223,16 +223,25 @@ TEST(WireWriter, WritesWhatProtobufWrites) {
 
 TEST(ReadFloats, ReadsWhatWriteFloatsWrote) {
   const std::vector<float> values = {1.5f, -0.0f, 3e38f};
-  std::string bytes(15, '\0');
-  EXPECT_EQ(WriteFloats('\x15', values.data(), 3, bytes.data()), bytes.data() + bytes.size());
+  std::string bytes(FloatsBytes(3), '\0');
+  EXPECT_EQ(WriteFloats(2, values.data(), 3, bytes.data()), bytes.data() + bytes.size());
+  EXPECT_EQ(ToHex(bytes), "120c0000c03f00000080e6b1617f");
   std::vector<float> read(3);
-  EXPECT_TRUE(core::ReadFloats('\x15', bytes.data(), 3, read.data()));
+  EXPECT_TRUE(core::ReadFloats(2, bytes.data(), 3, read.data()));
   EXPECT_EQ(std::memcmp(read.data(), values.data(), 12), 0);
-  for (const std::size_t tag : {0, 5, 10}) {
-    std::string other = bytes;
-    other[tag] = '\x1d';
-    EXPECT_FALSE(core::ReadFloats('\x15', other.data(), 3, read.data())) << tag;
-  }
+  EXPECT_FALSE(core::ReadFloats(3, bytes.data(), 3, read.data()));
+  EXPECT_FALSE(core::ReadFloats(2, bytes.data(), 2, read.data()));
+}
+
+TEST(ReadFloats, OneFloatIsNotPacked) {
+  const float value = 1.5f;
+  std::string bytes(FloatsBytes(1), '\0');
+  EXPECT_EQ(WriteFloats(2, &value, 1, bytes.data()), bytes.data() + bytes.size());
+  EXPECT_EQ(ToHex(bytes), "150000c03f");
+  float read = 0;
+  EXPECT_TRUE(core::ReadFloats(2, bytes.data(), 1, &read));
+  EXPECT_EQ(read, value);
+  EXPECT_FALSE(core::ReadFloats(1, bytes.data(), 1, &read));
 }
 
 TEST(VarintBytes, AgreesWithWriteVarint) {

@@ -73,7 +73,7 @@ std::size_t StatefulOptimizer::PayloadBytes(const std::byte* state) const {
   for (const Part& part : parts_) {
     bytes += part.kind == StateField::Kind::kInt64
                  ? 1 + VarintBytes(static_cast<std::uint64_t>(LoadInt64(state + part.offset)))
-                 : part.count * (1 + sizeof(float));
+                 : FloatsBytes(part.count);
   }
   return bytes;
 }
@@ -97,8 +97,7 @@ char* StatefulOptimizer::WriteDump(const std::byte* state, char* out) const {
       *out++ = ByteTag(part.dump_number, WireType::kVarint);
       out = WriteVarint(static_cast<std::uint64_t>(LoadInt64(state + part.offset)), out);
     } else {
-      out = WriteFloats(ByteTag(part.dump_number, WireType::kFixed32), state + part.offset,
-                        part.count, out);
+      out = WriteFloats(part.dump_number, state + part.offset, part.count, out);
     }
   }
   return out;
@@ -109,9 +108,8 @@ bool StatefulOptimizer::ReadDump(const char* dump, std::byte* state) const {
   if (std::memcmp(dump, fixed_dump_head_.data(), fixed_dump_head_.size()) != 0) return false;
   dump += fixed_dump_head_.size();
   for (const Part& part : parts_) {
-    const char tag = ByteTag(part.dump_number, WireType::kFixed32);
-    if (!ReadFloats(tag, dump, part.count, state + part.offset)) return false;
-    dump += part.count * (1 + sizeof(float));
+    if (!ReadFloats(part.dump_number, dump, part.count, state + part.offset)) return false;
+    dump += FloatsBytes(part.count);
   }
   return true;
 }
