@@ -610,8 +610,7 @@ void EmbeddingTable::Reserve(std::size_t rows) {
   for (const auto& stripe : stripes_) {
     const std::unique_lock<FairSharedMutex> lock(stripe->mutex);
     if (stripe->index.size() != 0) continue;
-    // Room for half of the rows without growing is what an index has at least that grew by itself.
-    stripe->index.Reserve(rows / kStripes / 2, *hashes_of_rows_);
+    stripe->index.Reserve(rows / kStripes, *hashes_of_rows_);
   }
 }
 

@@ -116,8 +116,8 @@ class EmbeddingTable {
   // EntryDump with nothing but the id where there is none, or where `expiry` leaves it out.
   void DumpIds(const std::int64_t* ids, std::size_t n, const Expiry* expiry,
                DumpedRows* dumped) const;
-  // Prepares an empty table for about so many rows: it then grows less on the way there, and takes
-  // no more memory than it would have by itself.
+  // Prepares an empty table for about so many rows: on the way there next to nothing moves, and it
+  // takes as much memory as it would have by itself.
   void Reserve(std::size_t rows);
   // Makes or overwrites a row per dump, past any filter. Throws std::invalid_argument if a dump
   // does not fit the table; rows before it are in the table then.

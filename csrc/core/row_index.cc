@@ -146,16 +146,15 @@ void RowIndex::Erase(std::uint64_t hash, std::uint32_t row) {
 }
 
 void RowIndex::Reserve(std::size_t rows, const HashOfRow& hash_of_row) {
-  // All segments are alike, and doubling each in turn doubles the index. Half of what fits is what
-  // every segment takes without splitting.
-  while (segments_.size() * (segments_.front()->bucket_mask + 1) * kRowsPerBucket / 2 < rows) {
-    if (segments_.front()->bucket_mask + 1 < kMaxBuckets) {
-      GrowBuckets(0, hash_of_row);
+  for (std::size_t position = 0; position < directory_.size();) {
+    const Segment& segment = *directory_[position];
+    const bool can_grow = segment.bucket_mask + 1 < kMaxBuckets || segment.depth < kMaxDepth;
+    if (rows >> segment.depth >= segment.limit && can_grow) {
+      const std::size_t places = directory_.size();
+      Grow(position, hash_of_row);
+      position *= directory_.size() / places;  // The directory may have doubled.
     } else {
-      if (depth_ == kMaxDepth) return;
-      const std::size_t count = std::size_t{1} << depth_;
-      // The first split doubles the directory; from then on segment i stands at 2i and 2i + 1.
-      for (std::size_t i = 0; i < count; ++i) Split(2 * i, hash_of_row);
+      position += std::size_t{1} << (depth_ - segment.depth);
     }
   }
 }

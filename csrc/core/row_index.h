@@ -138,7 +138,8 @@ class RowIndex {
 
   void Clear();
 
-  // On an empty index: makes room for `rows` rows, so that filling up to there splits nothing.
+  // On an empty index: grows to what it would be with `rows` rows, so that filling up to there
+  // moves next to none.
   void Reserve(std::size_t rows, const HashOfRow& hash_of_row);
 
   [[nodiscard]] std::size_t size() const { return size_; }

@@ -108,7 +108,7 @@ class TestFiles:
                 [0.5, -0.5],
                 entry.AdagradOptimizer(initial_accumulator_value=1.5),
                 1234,
-                "09ffffffffffffffff 150000003f 15000000bf 1a0e 0a0c 0a0a 0d0000c03f 0d0000c03f "
+                "09ffffffffffffffff 1208 0000003f000000bf 1a0e 0a0c 0a0a 0a08 0000c03f0000c03f "
                 "20d209",
             ),
         ],
