@@ -85,7 +85,7 @@ bench-checkpoint: setup
 
 # Training steps of the demo's model against Keras and TensorFlow Recommenders Addons.
 bench-train: setup
-	$(BIN)/python -m benchmarks.train.run
+	$(BIN)/python -m benchmarks.train.run --write
 
 # What it costs when ids share rows; writes a plot to build/bench/collision.png.
 bench-collision: setup

@@ -8,9 +8,11 @@ Run: `make bench-train`, or `python -m benchmarks.train.run --bar-only --seconds
 """
 
 import argparse
+import datetime
 import os
 import statistics
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.table import crew, environments, machine
+from benchmarks.table import run as table_run
 from benchmarks.train import workload
 
 DIRECTORY = crew.REPOSITORY / "build" / "bench"
@@ -152,12 +155,21 @@ def main() -> None:
     parser.add_argument(
         "--bar-only", action="store_true", help="leave out peers that do not count for the bar"
     )
+    parser.add_argument(
+        "--write", action="store_true", help=f"put the report into {table_run.RESULTS.name}"
+    )
     args = parser.parse_args()
+    start = time.monotonic()
     contenders = measure(args)
     if not contenders or contenders[0][0].title != OURS:
         sys.exit("Our own model could not be trained; see above.")
-    for line in report(contenders):
-        print(line)
+    command = " ".join(["python -m benchmarks.train.run", *sys.argv[1:]])
+    minutes = (time.monotonic() - start) / 60
+    header = f"{datetime.date.today()}, `{command}`, {minutes:.0f} minutes."
+    text = "\n".join(["## Training steps", "", header, "", *report(contenders)])
+    print(text)
+    if args.write:
+        table_run.write_results(text, "bench-train")
 
 
 if __name__ == "__main__":
