@@ -112,6 +112,28 @@ class TestFusedReduceSumAndSplit:
             rows,
         )
 
+    @pytest.mark.parametrize(
+        ("indices", "batch"),
+        [
+            pytest.param([0, 1, 2], 3, id="in_order"),
+            pytest.param([0, 2, 1], 3, id="another_order"),
+            pytest.param([0, 1, 2], 4, id="one_example_without"),
+            pytest.param([0, 1, 1], 2, id="one_with_two"),
+        ],
+    )
+    def test_one_slice_of_one_id_for_each_example(self, indices, batch):
+        rows = np.arange(6, dtype=np.float32).reshape(3, 2)
+        expected = np.zeros([batch, 2], np.float32)
+        np.add.at(expected, indices, rows)
+        (found,) = distribution.fused_reduce_sum_and_split(indices, rows, [batch], [2])
+        np.testing.assert_array_equal(found, expected)
+        assert_gradients_are_numeric(
+            lambda values: weighted_sum(
+                distribution.fused_reduce_sum_and_split(indices, values, [batch], [2])
+            ),
+            rows,
+        )
+
     def test_gradient_of_one_slice_only(self):
         rows = tf.ones([2, 3])
         with tf.GradientTape() as tape:
@@ -135,7 +157,7 @@ class TestFusedReduceSumAndSplit:
     def test_a_result_survives_the_next_call(self):
         """Memory of large outputs is used again only when nobody holds it."""
         rows = np.ones([2000, 32], np.float32)
-        indices = np.arange(2000)
+        indices = np.arange(2000)[::-1]
         call = tf.function(
             lambda r: distribution.fused_reduce_sum_and_split(indices, r, [2000], [32])[0]
         )
