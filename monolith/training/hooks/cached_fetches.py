@@ -10,8 +10,8 @@ Example:
     ...     one = tf.constant(1)
     ...     hooks = [CachedFetchesHook()]
     ...     with tf.compat.v1.train.MonitoredSession(hooks=hooks) as session:
-    ...         print([session.run({"one": one}) for _ in range(2)])
-    [{'one': 1}, {'one': 1}]
+    ...         print([int(session.run(one)) for _ in range(2)])
+    [1, 1]
 """
 
 from collections.abc import Callable, Iterator
