@@ -173,8 +173,10 @@ class Estimator:
             return self
         with tf.Graph().as_default() as graph, graph.device(self._device_fn):
             self._start_graph()
-            # A cached read, made before anything changes the step, that hooks share.
-            training_util._get_or_create_global_step_read()
+            # A read, made before anything changes the step, that TensorFlow's hooks share. Theirs
+            # also works before the step is initialized, which takes ten ops in every step.
+            global_step_read = tf.compat.v1.train.get_global_step() + 0
+            tf.compat.v1.add_to_collection(training_util.GLOBAL_STEP_READ_KEY, global_step_read)
             data, spec = self._build(input_fn, ModeKeys.TRAIN)
             if self._warm_start_from is not None:
                 tf.compat.v1.train.warm_start(self._warm_start_from)
