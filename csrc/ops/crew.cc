@@ -1,6 +1,8 @@
 #include "ops/crew.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <thread>

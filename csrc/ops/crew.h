@@ -1,8 +1,6 @@
 // Threads that go through the parts of one op together.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
