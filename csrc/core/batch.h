@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/on_threads.h"
+
 namespace monolith::core {
 
 // A table is cut into stripes by the top bits of the hash; each stripe has its own lock.
@@ -20,7 +22,7 @@ inline constexpr std::size_t kStripes = std::size_t{1} << kStripeBits;
 class Batch {
  public:
   // Throws std::length_error for more than 2^32 - 1 ids.
-  void Order(const std::int64_t* ids, std::size_t n);
+  void Order(const std::int64_t* ids, std::size_t n, const Parallel* parallel = nullptr);
 
   // Entries of stripe s stand in [start(s), start(s + 1)).
   [[nodiscard]] std::size_t start(std::size_t stripe) const { return starts_[stripe]; }
@@ -32,7 +34,10 @@ class Batch {
   [[nodiscard]] const Entry& operator[](std::size_t i) const { return entries_[i]; }
 
  private:
+  using ByStripe = std::array<std::size_t, kStripes>;
+
   std::array<std::size_t, kStripes + 1> starts_{};
+  std::vector<ByStripe> next_;  // For each part of the ids, where its next one goes.
   std::vector<Entry> entries_;
 };
 

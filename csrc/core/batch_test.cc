@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <random>
 #include <stdexcept>
+#include <thread>
 #include <unordered_set>
 #include <vector>
 
@@ -75,6 +77,22 @@ TEST(BatchTest, IsReusedForLargerAndSmallerBatches) {
     Ids ids(n);
     for (auto& id : ids) id = static_cast<std::int64_t>(random());
     batch.Order(ids.data(), ids.size());
+    ExpectOrdered(batch, ids);
+  }
+}
+
+TEST(BatchTest, SeveralThreadsOrderAsOneDoes) {
+  const Parallel parallel = [](const std::function<void()>& work) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) threads.emplace_back(work);
+    for (auto& thread : threads) thread.join();
+  };
+  std::mt19937_64 random(3);
+  Batch batch;
+  for (const std::size_t n : {0u, 1u, 8192u, 8193u, 100'000u, 20'000u}) {
+    Ids ids(n);
+    for (auto& id : ids) id = static_cast<std::int64_t>(random() % 1000);
+    batch.Order(ids.data(), ids.size(), &parallel);
     ExpectOrdered(batch, ids);
   }
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <limits>
 #include <mutex>
 #include <shared_mutex>
@@ -39,26 +38,6 @@ inline void CopyFloats(const std::byte* from, std::size_t n, float* to) {
   std::size_t i = 0;
   for (; i + 4 <= n; i += 4) std::memcpy(to + i, source + i, 4 * sizeof(float));
   for (; i < n; ++i) to[i] = source[i];
-}
-
-// Calls `work(i)` for every i below `n`. Threads take the next one as they finish one: the work for
-// a hot id is not split evenly.
-template <typename Work>
-void RunOnThreads(const Parallel& parallel, std::size_t n, Work&& work) {
-  std::atomic<std::size_t> next{0};
-  std::exception_ptr failure;
-  std::mutex failure_mutex;
-  parallel([&] {
-    for (std::size_t i; (i = next.fetch_add(1)) < n;) {
-      try {
-        work(i);
-      } catch (...) {
-        const std::lock_guard<std::mutex> lock(failure_mutex);
-        failure = std::current_exception();
-      }
-    }
-  });
-  if (failure) std::rethrow_exception(failure);
 }
 
 // A function: a closure that runs on another thread would not initialize a variable beside it. Not
@@ -290,7 +269,7 @@ void EmbeddingTable::ForEachId(const std::int64_t* ids, std::size_t n, const Par
     // Equal ids must keep their order, so the threads share a slice and divide the stripes.
     for (std::size_t first = 0; first < n; first += kSharedSliceIds) {
       Batch& slice = SliceOfThisThread();
-      slice.Order(ids + first, std::min(kSharedSliceIds, n - first));
+      slice.Order(ids + first, std::min(kSharedSliceIds, n - first), parallel);
       RunOnThreads(*parallel, kStripes, [&](std::size_t s) {
         WalkStripes<Lock>(slice, s, s + 1,
                           [&](Stripe& stripe, std::uint64_t hash, std::size_t position,
@@ -475,14 +454,17 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
                                     const WriteOptions& options) {
   RaiseMaxUpdateTime(options.update_time_sec);
   Batch& batch = SliceOfThisThread();
-  batch.Order(ids, n);
+  batch.Order(ids, n, options.parallel);
   // Equal ids are in the same stripe, so each thread sums what it will need.
   const auto update = [&](std::size_t first_stripe, std::size_t last_stripe) {
     const std::size_t first = batch.start(first_stripe), end = batch.start(last_stripe);
     if (first == end) return;
     RowSummer& sums = SummerOfThisThread();
     sums.Reset(end - first, dim_);
+    constexpr std::size_t kAhead = 8;
     for (std::size_t i = first; i < end; ++i) {
+      const std::size_t soon = std::min(i + kAhead, end - 1);
+      __builtin_prefetch(grads + batch[soon].position * dim_);
       sums.Add(batch[i].hash, grads + batch[i].position * dim_);
     }
     const Locked::Range<Locked::Exclusive> lock(*this, first_stripe, last_stripe);

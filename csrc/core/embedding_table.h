@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <shared_mutex>
 #include <string>
@@ -15,14 +14,12 @@
 #include "core/admission_filter.h"
 #include "core/batch.h"
 #include "core/entry_accessor.h"
+#include "core/on_threads.h"
 #include "core/row_index.h"
 #include "core/row_store.h"
 #include "core/table_config.h"
 
 namespace monolith::core {
-
-// Runs `work` on several threads at once and returns when all calls have. `work` does not throw.
-using Parallel = std::function<void(const std::function<void()>& work)>;
 
 // Serialized rows, one after another.
 struct DumpedRows {

@@ -17,8 +17,8 @@ class RowSummer {
     std::size_t slots = 16;
     while (slots < 2 * max_rows) slots *= 2;  // At most half full: runs of slots are short.
     numbers_.assign(slots, kAbsent);
-    entries_.clear();
-    entries_.reserve(max_rows);
+    if (entries_.size() < max_rows) entries_.resize(max_rows);
+    size_ = 0;
     dim_ = dim;
     // At most every second row begins a sum. Never grows later, so that sums stay in their places.
     sums_.resize(std::max(sums_.size(), max_rows / 2 * dim));
@@ -43,12 +43,17 @@ class RowSummer {
       ++entry.count;
       return;
     }
-    numbers_[slot] = static_cast<std::uint32_t>(entries_.size());
-    entries_.push_back({hash, row, nullptr, 1});
+    numbers_[slot] = static_cast<std::uint32_t>(size_);
+    // Member by member: a whole entry would be put together elsewhere first, then copied.
+    Entry& entry = entries_[size_++];
+    entry.hash = hash;
+    entry.row = row;
+    entry.sum = nullptr;
+    entry.count = 1;
   }
 
   // The distinct ids, in the order in which they first came.
-  [[nodiscard]] std::size_t size() const { return entries_.size(); }
+  [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] std::uint64_t hash(std::size_t i) const { return entries_[i].hash; }
   [[nodiscard]] const float* row(std::size_t i) const { return entries_[i].row; }
   [[nodiscard]] std::uint32_t count(std::size_t i) const { return entries_[i].count; }
@@ -64,7 +69,8 @@ class RowSummer {
   };
 
   std::vector<std::uint32_t> numbers_;  // Of entries, by slot; a power of two of them.
-  std::vector<Entry> entries_;
+  std::vector<Entry> entries_;          // The first size_ of them.
+  std::size_t size_ = 0;
   std::vector<float> sums_;
   float* next_sum_ = nullptr;
   std::size_t dim_ = 0;
