@@ -70,7 +70,7 @@ class Phase:
 
 BOTH_BATCHES = (workload.BATCH, workload.LARGE_BATCH)
 FULL = [
-    Phase(Setting(10_000_000, 16, 1), rounds=5, call_rounds=1, in_detail=True),
+    Phase(Setting(10_000_000, 16, 1), rounds=11, call_rounds=1, in_detail=True),
     Phase(Setting(10_000_000, 32, 1)),
     Phase(Setting(1_000_000, 16, 1), call_rounds=1),
     Phase(Setting(1_000_000, 32, 1)),

@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // How long a helper without work stays awake: from one op of a training step to the next.
-constexpr auto kLinger = std::chrono::microseconds(100);
+constexpr auto kLinger = std::chrono::microseconds(200);
 
 // Gives the core away when it takes long: then whoever is waited for may need it.
 template <typename Condition>

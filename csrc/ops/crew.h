@@ -26,7 +26,7 @@ class Crew {
   Crew& operator=(const Crew&) = delete;
 
   // Calls `fn(piece)` for each of [0, pieces) and returns when all are done. For pieces of at most
-  // some ten microseconds; at most kMaxParts times. `fn` must not throw.
+  // some hundred microseconds, since it waits awake; at most kMaxParts times. `fn` must not throw.
   void ForEach(std::int64_t pieces, const std::function<void(std::int64_t)>& fn);
 
  private:

@@ -2,11 +2,12 @@
 //
 // `id` holds the ids of table 0, then those of table 1, and so on; `id_split` [tables + 1] says
 // where each begins. Rows follow in the same order, each as wide as its table.
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ops/parallel.h"
+#include "ops/crew.h"
 #include "ops/status_guard.h"
 #include "ops/table_calls.h"
 #include "ops/table_set.h"
@@ -134,7 +135,8 @@ absl::Status CutIntoParts(const TableSet& set, const TableSet::Tables& tables, c
 }
 
 // Runs `work` on every part that has ids, over TensorFlow's threads, and names the table in errors.
-// A large part is alone worth all threads, so parts go one by one then.
+// A large part is alone worth all threads, so parts go one by one then. Small ones are a crew's: it
+// does not wait for threads that wake up late, and those are awake then for the layers that follow.
 template <typename Work>
 absl::Status ForEachPart(tf::OpKernelContext* ctx, const TableSet& set,
                          const std::vector<Part>& parts, Work&& work) {
@@ -156,13 +158,12 @@ absl::Status ForEachPart(tf::OpKernelContext* ctx, const TableSet& set,
     }
   }
   if (!small.empty()) {
-    constexpr std::int64_t kCyclesPerId = 150;
-    const std::int64_t cost =
-        static_cast<std::int64_t>(ids_of_small / small.size() + 1) * kCyclesPerId;
-    ParallelFor(ctx, static_cast<std::int64_t>(small.size()), cost,
-                [&](std::int64_t begin, std::int64_t end) {
-                  for (; begin < end; ++begin) run(*small[begin], nullptr);
-                });
+    // A thread wakes up in about the time that so many ids take.
+    constexpr std::size_t kIdsPerHelper = 1000;
+    Crew crew(ctx,
+              static_cast<std::int64_t>(std::min(small.size() - 1, ids_of_small / kIdsPerHelper)));
+    crew.ForEach(static_cast<std::int64_t>(small.size()),
+                 [&](std::int64_t i) { run(*small[i], nullptr); });
   }
   for (const absl::Status& status : statuses) TF_RETURN_IF_ERROR(status);
   return absl::OkStatus();

@@ -42,10 +42,9 @@ def get_list_from_flat_value(
     Returns:
         For each table a tensor [ids, dim].
     """
-    sizes = tf.unstack(key.row_lengths() * tf.constant(dims, tf.int64), len(dims))
-    return [
-        tf.reshape(part, [-1, dim]) for part, dim in zip(tf.split(flat, sizes), dims, strict=True)
-    ]
+    sizes = key.row_lengths() * tf.constant(dims, tf.int64)
+    parts = tf.split(flat, sizes, num=len(dims))
+    return [tf.reshape(part, [-1, dim]) for part, dim in zip(parts, dims, strict=True)]
 
 
 class RawMultiTypeHashTable(abc.ABC):

@@ -181,3 +181,24 @@ def _plain_mlp_gradient(
         by_biases.insert(0, tf.reduce_sum(gradient, axis=0) if has_bias else tf.zeros_like(bias))
         gradient = tf.matmul(gradient, kernel, transpose_b=True)
     return [gradient, *by_kernels, *by_biases]
+
+
+@tf.RegisterGradient("MonolithSigmoidCrossEntropy")
+def _sigmoid_cross_entropy_gradient(
+    op: tf.Operation, by_losses: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    logits, labels = op.inputs
+    by_logits = ops.monolith_sigmoid_cross_entropy_gradient(logits, labels, by_losses)
+    return by_logits, -by_losses * logits
+
+
+@tf.RegisterGradient("MonolithSigmoidCrossEntropyGradient")
+def _sigmoid_cross_entropy_second_gradient(
+    op: tf.Operation, gradient: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The output is `by_losses * (sigmoid(logits) - labels)`."""
+    logits, labels, by_losses = op.inputs
+    product = gradient * by_losses
+    curvature = tf.sigmoid(logits) * tf.sigmoid(-logits)
+    slope = ops.monolith_sigmoid_cross_entropy_gradient(logits, labels, gradient)
+    return product * curvature, -product, slope

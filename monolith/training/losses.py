@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.core.mode_keys import ModeKeys
+from monolith.native import ops
 
 
 def get_sigmoid_loss_and_pred(
@@ -81,7 +82,7 @@ def get_sigmoid_loss_and_pred(
         mask = _flatten(name, "mask", mask, size, dtype=tf.bool)
         corrected, label = tf.boolean_mask(corrected, mask), tf.boolean_mask(label, mask)
         weight = None if weight is None else tf.boolean_mask(weight, mask)
-    losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=label, logits=corrected)
+    losses = ops.monolith_sigmoid_cross_entropy(corrected, label)
     if weight is not None:
         losses *= weight
     return tf.reduce_sum(losses, name=f"{name}_sigmoid_loss"), pred

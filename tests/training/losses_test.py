@@ -64,6 +64,22 @@ class TestSigmoid:
         _, pred = run(LOGITS, LABEL, 4, sample_rate=0.1, predict_before_correction=False)
         np.testing.assert_allclose(pred, sigmoid(LOGITS - np.log(0.1)))
 
+    @pytest.mark.parametrize(("dtype", "rtol"), [("float32", 1e-6), ("float64", 1e-11)])
+    def test_loss_and_gradients_keep_their_digits_for_any_logits(self, dtype, rtol):
+        logits = np.array([-80.0, -20.0, -1.0, 0.0, 0.3, 15.0, 80.0, 2.0], dtype)
+        label = np.array([0.0, 1.0, 0.25, 1.0, 0.0, 1.0, 0.0, 0.9], dtype)
+        x, z = tf.constant(logits), tf.constant(label)
+        loss, _ = get_sigmoid_loss_and_pred("ctr", x, z, 8, sample_rate=None)
+        by_logits, by_label = tf.gradients(loss, [x, z])
+        seconds = tf.gradients(3 * by_logits, [x, z])
+        with tf.compat.v1.Session() as session:
+            total, first, second = session.run([loss, [by_logits, by_label], seconds])
+
+        x, z = logits.astype(np.longdouble), label.astype(np.longdouble)
+        assert total == pytest.approx(float((np.logaddexp(0, x) - x * z).sum()), rel=rtol)
+        np.testing.assert_allclose(first, [sigmoid(x) - z, -x], rtol=rtol)
+        np.testing.assert_allclose(second, [3 * sigmoid(x) * sigmoid(-x), np.full(8, -3)], rtol)
+
     def test_weight_and_mask(self):
         weight, mask = np.array([1.0, 2.0, 3.0, 4.0]), np.array([True, False, True, True])
         loss, pred = run(LOGITS, LABEL, 4, instance_weight=weight, mask=mask)
