@@ -23,18 +23,15 @@ class RankingModel(model.MonolithModel):
         self._batches = batches
 
     def input_fn(self, mode: str) -> tf.data.Dataset:
-        splits = np.arange(workload.BATCH + 1)
+        def to_ragged(ids: np.ndarray) -> tf.RaggedTensor:
+            return tf.RaggedTensor.from_tensor(ids[..., None], ragged_rank=2)
 
-        def to_ragged(user: tf.Tensor, movie: tf.Tensor, label: tf.Tensor) -> dict[str, Any]:
-            ragged = tf.RaggedTensor.from_row_splits
-            return {
-                "user": ragged(user, splits, validate=False),
-                "movie": ragged(movie, splits, validate=False),
-                "label": label,
-            }
-
-        arrays = (self._batches.user_ids, self._batches.movie_ids, self._batches.labels)
-        return tf.data.Dataset.from_tensor_slices(arrays).map(to_ragged).repeat()
+        features = {
+            "user": to_ragged(self._batches.user_ids),
+            "movie": to_ragged(self._batches.movie_ids),
+            "label": self._batches.labels,
+        }
+        return tf.data.Dataset.from_tensor_slices(features).repeat()
 
     def model_fn(self, features: Any, mode: str) -> EstimatorSpec:
         for name in ("user", "movie"):

@@ -24,10 +24,9 @@ class Peer:
 
     def __init__(self, batches: workload.Batches, users: int) -> None:
         self._users = users
-        arrays = (*self.inputs_of(batches), batches.labels[..., None])
+        arrays = (self.inputs_of(batches), batches.labels[..., None])
         dataset = tf.data.Dataset.from_tensor_slices(arrays).repeat()
-        self._dataset = dataset.map(lambda user, movie, label: ((user, movie), label))
-        self._dataset = self._dataset.prefetch(tf.data.AUTOTUNE)
+        self._dataset = dataset.prefetch(tf.data.AUTOTUNE)
         user, movie = (keras.Input((), dtype=tf.int64) for _ in range(2))
         layers = [self.make_embedding(users)(user), self.make_embedding(workload.MOVIES)(movie)]
         hidden = keras.layers.Concatenate()(layers)

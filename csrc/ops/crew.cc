@@ -93,21 +93,43 @@ class Crew::Job {
 
 namespace {
 
-// Where helpers wait for their next job.
+// Where helpers meet jobs. A helper that was called takes whatever job there is when it comes: the
+// one that it was called for may be over by then.
 template <typename Job>
 class Lounge {
  public:
-  // Gives the job to helpers that wait; returns how many, at most `helpers`.
+  // Offers the job to so many helpers. Returns how many must be called for that, beyond those who
+  // wait or are on their way.
   std::int64_t Offer(const std::shared_ptr<Job>& job, std::int64_t helpers) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    // Those who leave take an offer with them, so one made while they wait is not lost.
-    const auto waiting = waiting_ - static_cast<std::int64_t>(offers_.size());
-    const std::int64_t taken = std::min(helpers, waiting);
-    for (std::int64_t i = 0; i < taken; ++i) offers_.push_back(job);
-    num_offers_.store(offers_.size(), std::memory_order_release);
-    return taken;
+    offers_.insert(offers_.end(), helpers, job);
+    CountOffers();
+    const auto missing = static_cast<std::int64_t>(offers_.size()) - waiting_ - coming_;
+    const std::int64_t called = std::clamp<std::int64_t>(missing, 0, helpers);
+    coming_ += called;
+    return called;
   }
 
+  // Of a job that is over.
+  void Withdraw(const std::shared_ptr<Job>& job) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    offers_.erase(std::remove(offers_.begin(), offers_.end(), job), offers_.end());
+    CountOffers();
+  }
+
+  // Works on jobs until none has come for a while; for a thread that was called.
+  void Help() {
+    StopComing();
+    while (const std::shared_ptr<Job> job = Wait()) job->Help();
+  }
+
+  // Of a thread that was called: it is there, or will not come.
+  void StopComing() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    --coming_;
+  }
+
+ private:
   // Returns nullptr if nobody offers anything for a while.
   std::shared_ptr<Job> Wait() {
     {
@@ -122,13 +144,15 @@ class Lounge {
     if (offers_.empty()) return nullptr;
     std::shared_ptr<Job> job = std::move(offers_.back());
     offers_.pop_back();
-    num_offers_.store(offers_.size(), std::memory_order_release);
+    CountOffers();
     return job;
   }
 
- private:
+  void CountOffers() { num_offers_.store(offers_.size(), std::memory_order_release); }
+
   std::mutex mutex_;
   std::int64_t waiting_ = 0;
+  std::int64_t coming_ = 0;  // Called, and not there yet.
   std::vector<std::shared_ptr<Job>> offers_;
   std::atomic<std::size_t> num_offers_{0};  // To look without the lock.
 };
@@ -145,17 +169,23 @@ Crew::Crew(tensorflow::OpKernelContext* ctx, std::int64_t helpers) : job_(std::m
   const auto& workers = *ctx->device()->tensorflow_cpu_worker_threads();
   helpers = std::min<std::int64_t>(helpers, workers.num_threads - 1);
   if (helpers <= 0) return;
-  helpers -= TheLounge<Job>().Offer(job_, helpers);
-  for (std::int64_t i = 0; i < helpers; ++i) {
-    workers.workers->Schedule([job = job_] {
-      for (std::shared_ptr<Job> next = job; next != nullptr; next = TheLounge<Job>().Wait()) {
-        next->Help();
+  const std::int64_t called = TheLounge<Job>().Offer(job_, helpers);
+  for (std::int64_t i = 0; i < called; ++i) {
+    workers.workers->Schedule([caller = std::this_thread::get_id()] {
+      // Threads with too much to do let the caller do it, who would wait for itself.
+      if (std::this_thread::get_id() == caller) {
+        TheLounge<Job>().StopComing();
+      } else {
+        TheLounge<Job>().Help();
       }
     });
   }
 }
 
-Crew::~Crew() { job_->End(); }
+Crew::~Crew() {
+  job_->End();
+  TheLounge<Job>().Withdraw(job_);
+}
 
 void Crew::ForEach(std::int64_t pieces, const std::function<void(std::int64_t)>& fn) {
   const std::size_t part = num_parts_++;

@@ -1,5 +1,8 @@
 """The op of fully connected layers and its gradients, against the same formulas in TensorFlow's."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -125,6 +128,29 @@ def test_results_do_not_depend_on_threads():
     for other in results[1:]:
         for mine, expected in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(mine, expected)
+
+
+ON_ONE_CORE = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # Threads that come later have it, too.
+import tensorflow as tf
+from monolith.native import ops
+
+tf.config.threading.set_intra_op_parallelism_threads(2)
+
+rows, kernel, bias = tf.ones([64, 256]), tf.ones([256, 256]) / 256, tf.zeros([256])
+for _ in range(5000):
+    [rows] = ops.monolith_mlp(rows, [kernel], [bias], relu=[True])
+print(rows.numpy().mean())
+"""
+
+
+def test_goes_on_where_helpers_never_get_a_core():
+    """Each op calls a helper that comes when the op is over; they must not pile up."""
+    run = subprocess.run(
+        [sys.executable, "-c", ON_ONE_CORE], capture_output=True, text=True, timeout=120
+    )
+    assert run.stdout.strip() == "1.0", run.stderr
 
 
 @pytest.mark.parametrize(
