@@ -169,6 +169,7 @@ Crew::Crew(tensorflow::OpKernelContext* ctx, std::int64_t helpers) : job_(std::m
   const auto& workers = *ctx->device()->tensorflow_cpu_worker_threads();
   helpers = std::min<std::int64_t>(helpers, workers.num_threads - 1);
   if (helpers <= 0) return;
+  is_offered_ = true;
   const std::int64_t called = TheLounge<Job>().Offer(job_, helpers);
   for (std::int64_t i = 0; i < called; ++i) {
     workers.workers->Schedule([caller = std::this_thread::get_id()] {
@@ -184,7 +185,7 @@ Crew::Crew(tensorflow::OpKernelContext* ctx, std::int64_t helpers) : job_(std::m
 
 Crew::~Crew() {
   job_->End();
-  TheLounge<Job>().Withdraw(job_);
+  if (is_offered_) TheLounge<Job>().Withdraw(job_);
 }
 
 void Crew::ForEach(std::int64_t pieces, const std::function<void(std::int64_t)>& fn) {

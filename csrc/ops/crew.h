@@ -33,6 +33,7 @@ class Crew {
   class Job;
 
   const std::shared_ptr<Job> job_;
+  bool is_offered_ = false;  // To helpers: without, nobody else's lock is touched.
   std::size_t num_parts_ = 0;
 };
 

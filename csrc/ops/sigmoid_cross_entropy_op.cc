@@ -30,7 +30,7 @@ REGISTER_OP("MonolithSigmoidCrossEntropy")
     .Input("logits: T")
     .Input("labels: T")
     .Output("losses: T")
-    .Attr("T: {float, double}")
+    .Attr("T: {half, bfloat16, float, double}")
     .SetShapeFn(AllOfOneShape)
     .Doc(R"doc(
 Returns -labels * log(p) - (1 - labels) * log(1 - p) for p = sigmoid(logits), for any logits.
@@ -44,7 +44,7 @@ REGISTER_OP("MonolithSigmoidCrossEntropyGradient")
     .Input("labels: T")
     .Input("grad: T")
     .Output("logits_grad: T")
-    .Attr("T: {float, double}")
+    .Attr("T: {half, bfloat16, float, double}")
     .SetShapeFn(AllOfOneShape)
     .Doc(R"doc(
 Returns grad * (sigmoid(logits) - labels): the gradient by the logits from that by the losses.
@@ -76,7 +76,8 @@ absl::Status Prepare(tf::OpKernelContext* ctx, tf::Tensor** output) {
   return ctx->allocate_output(0, shape, output);
 }
 
-template <typename T>
+// Computes in `Wide`, which has at least the digits of a float.
+template <typename T, typename Wide, bool kIsGradient>
 class SigmoidCrossEntropyOp final : public tf::OpKernel {
  public:
   using tf::OpKernel::OpKernel;
@@ -85,37 +86,31 @@ class SigmoidCrossEntropyOp final : public tf::OpKernel {
     tf::Tensor* output = nullptr;
     OP_REQUIRES_OK(ctx, Prepare(ctx, &output));
     const auto logits = ctx->input(0).flat<T>(), labels = ctx->input(1).flat<T>();
-    auto losses = output->flat<T>();
-    for (std::int64_t i = 0; i < losses.size(); ++i) losses(i) = Loss<T>(logits(i), labels(i));
-  }
-};
-
-template <typename T>
-class SigmoidCrossEntropyGradientOp final : public tf::OpKernel {
- public:
-  using tf::OpKernel::OpKernel;
-
-  void Compute(tf::OpKernelContext* ctx) override {
-    tf::Tensor* output = nullptr;
-    OP_REQUIRES_OK(ctx, Prepare(ctx, &output));
-    const auto logits = ctx->input(0).flat<T>(), labels = ctx->input(1).flat<T>();
-    const auto grad = ctx->input(2).flat<T>();
-    auto by_logits = output->flat<T>();
-    for (std::int64_t i = 0; i < by_logits.size(); ++i) {
-      by_logits(i) = grad(i) * Slope<T>(logits(i), labels(i));
+    auto out = output->flat<T>();
+    const T* grads = kIsGradient ? ctx->input(2).flat<T>().data() : nullptr;
+    for (std::int64_t i = 0; i < out.size(); ++i) {
+      const auto x = static_cast<Wide>(logits(i)), label = static_cast<Wide>(labels(i));
+      if constexpr (kIsGradient) {
+        const auto grad = static_cast<Wide>(grads[i]);
+        out(i) = static_cast<T>(grad * Slope(x, label));
+      } else {
+        out(i) = static_cast<T>(Loss(x, label));
+      }
     }
   }
 };
 
-#define REGISTER_FOR(T)                                                                          \
+#define REGISTER_FOR(T, Wide)                                                                    \
   REGISTER_KERNEL_BUILDER(                                                                       \
       Name("MonolithSigmoidCrossEntropy").Device(tf::DEVICE_CPU).TypeConstraint<T>("T"),         \
-      SigmoidCrossEntropyOp<T>);                                                                 \
+      SigmoidCrossEntropyOp<T, Wide, false>);                                                    \
   REGISTER_KERNEL_BUILDER(                                                                       \
       Name("MonolithSigmoidCrossEntropyGradient").Device(tf::DEVICE_CPU).TypeConstraint<T>("T"), \
-      SigmoidCrossEntropyGradientOp<T>)
-REGISTER_FOR(float);
-REGISTER_FOR(double);
+      SigmoidCrossEntropyOp<T, Wide, true>)
+REGISTER_FOR(Eigen::half, float);
+REGISTER_FOR(tf::bfloat16, float);
+REGISTER_FOR(float, float);
+REGISTER_FOR(double, double);
 #undef REGISTER_FOR
 
 }  // namespace

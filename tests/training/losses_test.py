@@ -80,6 +80,17 @@ class TestSigmoid:
         np.testing.assert_allclose(first, [sigmoid(x) - z, -x], rtol=rtol)
         np.testing.assert_allclose(second, [3 * sigmoid(x) * sigmoid(-x), np.full(8, -3)], rtol)
 
+    @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+    def test_half_precision(self, dtype):
+        logits = tf.constant(LOGITS, dtype)
+        loss, _ = get_sigmoid_loss_and_pred("ctr", logits, LABEL, 4, sample_rate=None)
+        [by_logits] = tf.gradients(loss, logits)
+        assert (loss.dtype, by_logits.dtype) == (dtype, dtype)
+        with tf.compat.v1.Session() as session:
+            total, gradient = session.run([tf.cast(t, tf.float32) for t in (loss, by_logits)])
+        assert total == pytest.approx(cross_entropy(LOGITS).sum(), rel=0.02)
+        np.testing.assert_allclose(gradient, sigmoid(LOGITS) - LABEL, rtol=0.01)
+
     def test_weight_and_mask(self):
         weight, mask = np.array([1.0, 2.0, 3.0, 4.0]), np.array([True, False, True, True])
         loss, pred = run(LOGITS, LABEL, 4, instance_weight=weight, mask=mask)
