@@ -22,7 +22,7 @@ _SESSION_SEC = 1.0
 # for two thirds of this before it tries again.
 _LONG_SESSION_SEC = 3.0
 # For a busy machine to notice and write down what has happened.
-_SLACK_SEC = 1.5
+_SLACK_SEC = 10.0
 
 
 class Member:
@@ -208,7 +208,7 @@ class TestServerGoesAway:
         discovery.do_all_registrations()  # a thread that hangs in a call
         start = time.monotonic()
         discovery.close()
-        assert time.monotonic() - start < 8
+        assert time.monotonic() - start < 30  # The server never comes back.
 
 
 def test_server_and_members_with_ipv6(make_zookeeper_server, job, eventually):

@@ -144,60 +144,63 @@ class TestRealSockets:
         assert sorted(checker.get_dead_nodes()) == sorted(dead)
 
 
+class SilentNetwork:
+    """Answers nobody: a check waits until `wanted` of them wait at once, then times out."""
+
+    def __init__(self):
+        self.wanted = 1
+        self.most_at_once = 0
+        self._at_once = 0
+        self._changed = threading.Condition()
+
+    def socket(self, *args):
+        return mock.Mock(connect=self._connect)
+
+    def _connect(self, address):
+        with self._changed:
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self.most_at_once >= self.wanted, 60):
+                self.wanted = 0  # It never gets there; nobody else need wait.
+            self._at_once -= 1
+        raise TimeoutError("timed out")
+
+
 class TestManyAddresses:
-    """A thousand silent addresses, checked in about one timeout."""
+    """A thousand silent addresses are asked at once, so that all cost about one timeout."""
 
     @pytest.fixture
-    def silent_socket(self, monkeypatch):
-        running, most = 0, 0
-        lock = threading.Lock()
-
-        class SilentSocket:
-            def __init__(self, *args):
-                pass
-
-            def settimeout(self, timeout):
-                self._timeout = timeout
-
-            def connect(self, address):
-                nonlocal running, most
-                with lock:
-                    running += 1
-                    most = max(most, running)
-                time.sleep(self._timeout)
-                with lock:
-                    running -= 1
-                raise TimeoutError("timed out")
-
-            def close(self):
-                pass
-
-        monkeypatch.setattr(net.socket, "socket", SilentSocket)
+    def network(self, monkeypatch):
+        network = SilentNetwork()
+        monkeypatch.setattr(net.socket, "socket", network.socket)
         unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
         monkeypatch.setattr(net.resource, "getrlimit", lambda _: unlimited)
-        return lambda: most
+        return network
 
-    def test_thousand_take_about_one_timeout(self, silent_socket):
+    def test_thousand_are_asked_at_once(self, network):
         addrs = [f"10.0.{i // 250}.{i % 250}:2222" for i in range(1000)]
         threads_before = threading.active_count()
-        start = time.monotonic()
-        checker = net.NodeAliveChecker(addrs, timeout=1)
-        assert time.monotonic() - start < 3  # ten threads would have needed 100
+        network.wanted = 1000
+        checker = net.NodeAliveChecker(addrs)
+        assert network.most_at_once == 1000
         assert sorted(checker.get_dead_nodes()) == sorted(addrs)
         assert threading.active_count() == threads_before
 
-    def test_threads_are_bounded(self, silent_socket, monkeypatch):
+    def test_threads_are_bounded(self, network, monkeypatch):
         monkeypatch.setattr(net, "_MAX_CHECK_THREADS", 20)
-        checker = net.NodeAliveChecker([f"10.0.0.{i}:2222" for i in range(60)], timeout=0.01)
+        network.wanted = 20
+        checker = net.NodeAliveChecker([f"10.0.0.{i}:2222" for i in range(60)])
         assert len(checker.get_dead_nodes()) == 60
-        assert silent_socket() <= 20
+        assert network.most_at_once == 20
 
-    def test_files_left_to_others(self, silent_socket, monkeypatch):
+    def test_files_left_to_others(self, network, monkeypatch):
         free = 40
         limit = len(os.listdir("/proc/self/fd")) + free
         monkeypatch.setattr(net.resource, "getrlimit", lambda _: (limit, limit))
-        net.NodeAliveChecker([f"10.0.0.{i}:2222" for i in range(60)], timeout=0.01)
-        assert 10 <= silent_socket() <= free * 3 // 4
+        network.wanted = 11  # More than the ten that `num_thread` asks for.
+        net.NodeAliveChecker([f"10.0.0.{i}:2222" for i in range(60)])
+        assert 11 <= network.most_at_once <= free * 3 // 4
 
     def test_a_container_without_threads_still_checks(self, monkeypatch, closed_addr):
         def refuse(self):

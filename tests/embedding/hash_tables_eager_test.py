@@ -149,7 +149,7 @@ def test_table_with_eviction_in_the_background_ends_at_once():
     begin = time.monotonic()
     tf.raw_ops.DestroyResourceOp(resource=table.table)
     # The thread that evicts looks every 10 seconds; it must not be waited for that long.
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 9
 
 
 class TestFunction:
