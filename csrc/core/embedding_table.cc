@@ -52,11 +52,41 @@ __attribute__((noinline)) RowSummer& SummerOfThisThread() {
   return summer;
 }
 
+// Rows that wait for their step: taking many in one go costs less than one by one. The rows stay
+// locked until TakeAll has been called.
+class PendingSteps {
+ public:
+  PendingSteps(const EntryAccessor& accessor, const float* learning_rates, std::int64_t global_step)
+      : accessor_(accessor), learning_rates_(learning_rates), global_step_(global_step) {}
+
+  void Add(std::byte* row, const float* grad) {
+    rows_[n_] = row;
+    grads_[n_] = grad;
+    if (++n_ == kIdsInFlight) TakeAll();
+  }
+  void TakeAll() {
+    accessor_.Optimize(n_, rows_, grads_, learning_rates_, global_step_);
+    n_ = 0;
+  }
+
+ private:
+  const EntryAccessor& accessor_;
+  const float* const learning_rates_;
+  const std::int64_t global_step_;
+  std::size_t n_ = 0;
+  std::byte* rows_[kIdsInFlight];
+  const float* grads_[kIdsInFlight];
+};
+
 // The stripe behind the next ones that have so many ids together: enough to overlap cache misses.
 std::size_t EndOfGroup(const Batch& batch, std::size_t first_stripe, std::size_t min_ids) {
   std::size_t last = first_stripe + 1;
   while (last < kStripes && batch.start(last) - batch.start(first_stripe) < min_ids) ++last;
   return last;
+}
+
+std::uint32_t CountAt(const WriteOptions& options, std::size_t position) {
+  return options.counts == nullptr ? 1 : options.counts[position];
 }
 
 bool AllZero(const float* values, std::size_t n) {
@@ -233,22 +263,28 @@ struct EmbeddingTable::Summed {
   [[nodiscard]] std::size_t position(std::size_t i) const { return i; }
 };
 
-// Calls `on_row(stripe, hash, position, row)` for every id, under the stripe's lock; `row` has no
-// header where the id has no row. Ids go slice by slice, so that what a slice needs stays in the
-// cache and nobody waits for long.
-template <typename Lock, typename OnRow>
-void EmbeddingTable::ForEachId(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
-                               OnRow&& on_row) const {
-  const auto walk_slice = [&](std::size_t i) {
+// Calls `on_locked(slice, first, end, first_position)` until every id has come once, on several
+// threads if there are: the stripes of ids [first, end) of the slice are locked, and their
+// positions count from `first_position`. Ids go slice by slice, so that what a slice needs stays in
+// the cache and nobody waits for long.
+template <typename Lock, typename OnLocked>
+void EmbeddingTable::LockSliceBySlice(const std::int64_t* ids, std::size_t n,
+                                      const Parallel* parallel, OnLocked&& on_locked) const {
+  const auto lock_stripes = [&](const Batch& slice, std::size_t first_stripe,
+                                std::size_t last_stripe, std::size_t first_position) {
+    const std::size_t first = slice.start(first_stripe), end = slice.start(last_stripe);
+    if (first == end) return;
+    const typename Locked::template Range<Lock> lock(*this, first_stripe, last_stripe);
+    on_locked(ByStripe{slice}, first, end, first_position);
+  };
+  const auto one_slice = [&](std::size_t i) {
     const std::size_t first = i * kSliceIds;
     const std::size_t count = std::min(kSliceIds, n - first);
-    const auto at_position = [&](Stripe& stripe, std::uint64_t hash, std::size_t position,
-                                 FoundRow row) { on_row(stripe, hash, first + position, row); };
     if constexpr (!Lock::kWrites) {
       // Nobody minds in which order rows are read. Where no writer is about, that saves ordering
       // the ids, and the output is written from front to back.
       if (const typename Locked::AllSharedOrNone lock(*this); lock) {
-        WalkIds<Lock>(AsGiven{ids + first}, 0, count, at_position);
+        on_locked(AsGiven{ids + first}, 0, count, first);
         return;
       }
     }
@@ -256,36 +292,39 @@ void EmbeddingTable::ForEachId(const std::int64_t* ids, std::size_t n, const Par
     slice.Order(ids + first, count);
     for (std::size_t s = 0; s < kStripes;) {
       const std::size_t last = EndOfGroup(slice, s, kIdsInFlight);
-      WalkStripes<Lock>(slice, s, last, at_position);
+      lock_stripes(slice, s, last, first);
       s = last;
     }
   };
   const std::size_t slices = (n + kSliceIds - 1) / kSliceIds;
   if (parallel == nullptr) {
-    for (std::size_t i = 0; i < slices; ++i) walk_slice(i);
+    for (std::size_t i = 0; i < slices; ++i) one_slice(i);
   } else if constexpr (!Lock::kWrites) {
-    RunOnThreads(*parallel, slices, walk_slice);
+    RunOnThreads(*parallel, slices, one_slice);
   } else {
     // Equal ids must keep their order, so the threads share a slice and divide the stripes.
     for (std::size_t first = 0; first < n; first += kSharedSliceIds) {
       Batch& slice = SliceOfThisThread();
       slice.Order(ids + first, std::min(kSharedSliceIds, n - first), parallel);
-      RunOnThreads(*parallel, kStripes, [&](std::size_t s) {
-        WalkStripes<Lock>(slice, s, s + 1,
-                          [&](Stripe& stripe, std::uint64_t hash, std::size_t position,
-                              FoundRow row) { on_row(stripe, hash, first + position, row); });
-      });
+      RunOnThreads(*parallel, kStripes,
+                   [&](std::size_t s) { lock_stripes(slice, s, s + 1, first); });
     }
   }
 }
 
+// Calls `on_row(stripe, hash, position, row)` for every id, under the stripe's lock; `row` has no
+// header where the id has no row.
 template <typename Lock, typename OnRow>
-void EmbeddingTable::WalkStripes(const Batch& slice, std::size_t first_stripe,
-                                 std::size_t last_stripe, OnRow&& on_row) const {
-  const std::size_t first = slice.start(first_stripe), end = slice.start(last_stripe);
-  if (first == end) return;
-  const typename Locked::template Range<Lock> lock(*this, first_stripe, last_stripe);
-  WalkIds<Lock>(ByStripe{slice}, first, end, on_row);
+void EmbeddingTable::ForEachId(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
+                               OnRow&& on_row) const {
+  LockSliceBySlice<Lock>(
+      ids, n, parallel,
+      [&](const auto& slice, std::size_t first, std::size_t end, std::size_t first_position) {
+        WalkIds<Lock>(slice, first, end,
+                      [&](Stripe& stripe, std::uint64_t hash, std::size_t position, FoundRow row) {
+                        on_row(stripe, hash, first_position + position, row);
+                      });
+      });
 }
 
 // The work goes in passes over a handful of ids, so that their cache misses overlap: ask for the
@@ -392,8 +431,7 @@ void EmbeddingTable::Write(const std::int64_t* ids, std::size_t n, const WriteOp
   ForEachId<Locked::Exclusive>(
       ids, n, options.parallel,
       [&](Stripe& stripe, std::uint64_t hash, std::size_t position, FoundRow row) {
-        const std::uint32_t count = options.counts == nullptr ? 1 : options.counts[position];
-        WriteRow(stripe, hash, row, count, options,
+        WriteRow(stripe, hash, row, CountAt(options, position), options,
                  [&](std::byte* data) { update(position, data); });
       });
 }
@@ -444,9 +482,20 @@ void EmbeddingTable::AssignAdd(const std::int64_t* ids, std::size_t n, const flo
 void EmbeddingTable::Optimize(const std::int64_t* ids, std::size_t n, const float* grads,
                               const float* learning_rates, std::int64_t global_step,
                               const WriteOptions& options) {
-  Write(ids, n, options, [&](std::size_t position, std::byte* row) {
-    accessor_->Optimize(row, grads + position * dim_, learning_rates, global_step);
-  });
+  RaiseMaxUpdateTime(options.update_time_sec);
+  LockSliceBySlice<Locked::Exclusive>(
+      ids, n, options.parallel,
+      [&](const auto& slice, std::size_t first, std::size_t end, std::size_t first_position) {
+        PendingSteps steps(*accessor_, learning_rates, global_step);
+        WalkIds<Locked::Exclusive>(
+            slice, first, end,
+            [&](Stripe& stripe, std::uint64_t hash, std::size_t in_slice, FoundRow row) {
+              const std::size_t position = first_position + in_slice;
+              WriteRow(stripe, hash, row, CountAt(options, position), options,
+                       [&](std::byte* data) { steps.Add(data, grads + position * dim_); });
+            });
+        steps.TakeAll();
+      });
 }
 
 void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, const float* grads,
@@ -468,13 +517,14 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
       sums.Add(batch[i].hash, grads + batch[i].position * dim_);
     }
     const Locked::Range<Locked::Exclusive> lock(*this, first_stripe, last_stripe);
+    PendingSteps steps(*accessor_, learning_rates, global_step);
     WalkIds<Locked::Exclusive>(
         Summed{sums}, 0, sums.size(),
         [&](Stripe& stripe, std::uint64_t hash, std::size_t i, FoundRow row) {
-          WriteRow(stripe, hash, row, sums.count(i), options, [&](std::byte* data) {
-            accessor_->Optimize(data, sums.row(i), learning_rates, global_step);
-          });
+          WriteRow(stripe, hash, row, sums.count(i), options,
+                   [&](std::byte* data) { steps.Add(data, sums.row(i)); });
         });
+    steps.TakeAll();
   };
   if (options.parallel != nullptr) {
     RunOnThreads(*options.parallel, kStripes, [&](std::size_t s) { update(s, s + 1); });

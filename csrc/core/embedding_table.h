@@ -143,12 +143,12 @@ class EmbeddingTable {
     [[nodiscard]] std::byte* data() const { return reinterpret_cast<std::byte*>(header + 1); }
   };
 
+  template <typename Lock, typename OnLocked>
+  void LockSliceBySlice(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
+                        OnLocked&& on_locked) const;
   template <typename Lock, typename OnRow>
   void ForEachId(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
                  OnRow&& on_row) const;
-  template <typename Lock, typename OnRow>
-  void WalkStripes(const Batch& slice, std::size_t first_stripe, std::size_t last_stripe,
-                   OnRow&& on_row) const;
   template <typename Lock, typename Ids, typename OnRow>
   void WalkIds(const Ids& ids, std::size_t first, std::size_t end, OnRow&& on_row) const;
   template <typename Update>

@@ -112,18 +112,15 @@ class TrainingEntryAccessor final : public EntryAccessor {
     Add(dim_, values, Values(row));
   }
 
-  void Optimize(std::byte* row, const float* grad, const float* learning_rates,
-                std::int64_t global_step) const override {
+  void Optimize(std::size_t n, std::byte* const* rows, const float* const* grads,
+                const float* learning_rates, std::int64_t global_step) const override {
     for (std::size_t i = 0; i < segments_.size(); ++i) {
       const Segment& segment = segments_[i];
-      float* const w = Values(row) + segment.value_offset;
-      std::byte* const state = row + segment.state_offset;
+      const SegmentRows of_segment = {n, rows, grads, segment.value_offset, segment.state_offset};
       if (segment.retriever == nullptr) {
-        segment.optimizer->Step(w, state, grad + segment.value_offset, learning_rates[i],
-                                global_step);
+        segment.optimizer->Steps(of_segment, learning_rates[i], global_step);
       } else {
-        OptimizeThroughRetriever(segment, w, state, grad + segment.value_offset, learning_rates[i],
-                                 global_step);
+        OptimizeThroughRetriever(segment, of_segment, learning_rates[i], global_step);
       }
     }
   }
@@ -178,14 +175,15 @@ class TrainingEntryAccessor final : public EntryAccessor {
 
  private:
   // Apart from Optimize, to keep the scratch buffer off its stack.
-  __attribute__((noinline)) static void OptimizeThroughRetriever(const Segment& segment, float* w,
-                                                                 std::byte* state,
-                                                                 const float* grad,
+  __attribute__((noinline)) static void OptimizeThroughRetriever(const Segment& segment,
+                                                                 const SegmentRows& rows,
                                                                  float learning_rate,
                                                                  std::int64_t global_step) {
     ScratchFloats w_grad(segment.dim);
-    segment.retriever->Backward(w, grad, global_step, w_grad.data());
-    segment.optimizer->Step(w, state, w_grad.data(), learning_rate, global_step);
+    for (std::size_t i = 0; i < rows.n; ++i) {
+      segment.retriever->Backward(rows.w(i), rows.grad(i), global_step, w_grad.data());
+      segment.optimizer->Step(rows.w(i), rows.state(i), w_grad.data(), learning_rate, global_step);
+    }
   }
 
   // Returns false if the bytes are not as AppendDump lays them out.
@@ -266,7 +264,8 @@ class ServingEntryAccessor final : public EntryAccessor {
     Assign(sums.data(), row);
   }
 
-  void Optimize(std::byte*, const float*, const float*, std::int64_t) const override {
+  void Optimize(std::size_t, std::byte* const*, const float* const*, const float*,
+                std::int64_t) const override {
     throw std::invalid_argument("ServingEntryAccessor doesn't support Optimize");
   }
 

@@ -34,9 +34,10 @@ class EntryAccessor {
   virtual void Read(const std::byte* row, float* values) const = 0;
   virtual void Assign(const float* values, std::byte* row) const = 0;
   virtual void AssignAdd(const float* values, std::byte* row) const = 0;
-  // One step with `grad` [dim], which is left as it is, and `learning_rates` [num_segments].
-  virtual void Optimize(std::byte* row, const float* grad, const float* learning_rates,
-                        std::int64_t global_step) const = 0;
+  // One step on each of `n` rows, in order, with its gradient [dim], which is left as it is, and
+  // `learning_rates` [num_segments].
+  virtual void Optimize(std::size_t n, std::byte* const* rows, const float* const* grads,
+                        const float* learning_rates, std::int64_t global_step) const = 0;
 
   // Appends the row as a serialized EntryDump, with the id if `with_id`.
   virtual void AppendDump(const std::byte* row, bool with_id, std::int64_t id,

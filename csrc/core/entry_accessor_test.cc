@@ -91,7 +91,9 @@ class Row {
   void AssignAdd(const Floats& values) { accessor_->AssignAdd(values.data(), data()); }
   void Optimize(const Floats& grad, const Floats& rates, std::int64_t global_step = 0) {
     const Floats before = grad;
-    accessor_->Optimize(data(), grad.data(), rates.data(), global_step);
+    std::byte* const row = data();
+    const float* const row_grad = grad.data();
+    accessor_->Optimize(1, &row, &row_grad, rates.data(), global_step);
     EXPECT_EQ(grad, before);
   }
   std::string Dump(std::int64_t id, std::uint32_t last_update_sec, bool with_id = true) {

@@ -11,6 +11,21 @@
 
 namespace monolith::core {
 
+// Rows that take a step together, as one of their segments sees them.
+struct SegmentRows {
+  std::size_t n;
+  std::byte* const* rows;
+  const float* const* grads;  // Of whole rows.
+  std::size_t value_offset;   // Floats, in rows and gradients alike.
+  std::size_t state_offset;   // Bytes.
+
+  [[nodiscard]] float* w(std::size_t i) const {
+    return reinterpret_cast<float*>(rows[i]) + value_offset;
+  }
+  [[nodiscard]] std::byte* state(std::size_t i) const { return rows[i] + state_offset; }
+  [[nodiscard]] const float* grad(std::size_t i) const { return grads[i] + value_offset; }
+};
+
 // Immutable: every method may be called from any thread. Rows are locked by the caller.
 // `state` is only 4-byte aligned.
 class Optimizer {
@@ -26,6 +41,13 @@ class Optimizer {
   // negative one.
   virtual void Step(float* w, std::byte* state, const float* grad, float learning_rate,
                     std::int64_t global_step) const = 0;
+  // A step on each row, in order, since one may come twice. Optimizers whose step takes no longer
+  // than the calls that lead to it go through the rows themselves.
+  virtual void Steps(const SegmentRows& rows, float learning_rate, std::int64_t global_step) const {
+    for (std::size_t i = 0; i < rows.n; ++i) {
+      Step(rows.w(i), rows.state(i), rows.grad(i), learning_rate, global_step);
+    }
+  }
 
   // How many elements of OptimizerDump.dump this optimizer writes and reads: 1, or 0 for
   // moving_average, which has neither a state nor a message for it.

@@ -27,6 +27,10 @@ struct Rows {
     memory.resize(kRows * stride / 8);
     for (std::size_t i = 0; i < kRows; ++i) accessor->Init(row(i));
     grads.assign(kRows * dim, 0.01f);
+    for (std::size_t i = 0; i < kRows; ++i) {
+      all_rows.push_back(row(i));
+      all_grads.push_back(grads.data() + i * dim);
+    }
   }
 
   std::byte* row(std::size_t i) { return reinterpret_cast<std::byte*>(memory.data()) + i * stride; }
@@ -35,6 +39,8 @@ struct Rows {
   std::size_t stride = 0;
   std::vector<double> memory;
   std::vector<float> grads;
+  std::vector<std::byte*> all_rows;
+  std::vector<const float*> all_grads;
 };
 
 void CountRows(benchmark::State& state) {
@@ -50,9 +56,8 @@ void Optimize(benchmark::State& state, const OptimizerConfig& config, std::size_
   std::int64_t step = 0;
   for (auto _ : state) {
     ++step;
-    for (std::size_t i = 0; i < kRows; ++i) {
-      rows.accessor->Optimize(rows.row(i), rows.grads.data() + i * dim, &learning_rate, step);
-    }
+    rows.accessor->Optimize(kRows, rows.all_rows.data(), rows.all_grads.data(), &learning_rate,
+                            step);
   }
   CountRows(state);
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -484,6 +485,48 @@ TEST_P(EveryOptimizer, StepsStayWithinTheRow) {
 INSTANTIATE_TEST_SUITE_P(Optimizers, ElementwiseOptimizer,
                          ::testing::ValuesIn(ElementwiseOptimizers()),
                          [](const auto& info) { return info.param.name; });
+// Rows of a value behind two floats of another segment, and the state behind it. One comes twice.
+TEST_P(EveryOptimizer, StepsOnManyRowsAreStepsOnEach) {
+  constexpr std::size_t kBefore = 2;
+  const std::size_t dim = GetParam().dim;
+  std::vector<Trainer> expected;
+  std::vector<Row> rows, grads;
+  for (int i = 0; i < 3; ++i) {
+    Trainer& trainer = expected.emplace_back(GetParam().config, dim);
+    std::fill(trainer.w().begin(), trainer.w().end(), 0.25f * static_cast<float>(i));
+    const std::size_t state_floats = trainer.optimizer().state_bytes() / sizeof(float);
+    Row& row = rows.emplace_back(kBefore, 7.0f);
+    row.insert(row.end(), trainer.w().begin(), trainer.w().end());
+    row.resize(row.size() + state_floats);
+    std::memcpy(row.data() + kBefore + dim, trainer.state(), state_floats * sizeof(float));
+  }
+  const std::vector<std::size_t> order = {1, 0, 2, 1};
+  std::vector<std::byte*> row_starts;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    Row& grad = grads.emplace_back(kBefore, kNaN);
+    for (std::size_t d = 0; d < dim; ++d) grad.push_back(0.1f * static_cast<float>(i + d) - 0.2f);
+    row_starts.push_back(reinterpret_cast<std::byte*>(rows[order[i]].data()));
+  }
+  std::vector<const float*> grad_starts;
+  for (const Row& grad : grads) grad_starts.push_back(grad.data());
+
+  const Optimizer& optimizer = expected[0].optimizer();
+  optimizer.Steps({order.size(), row_starts.data(), grad_starts.data(), kBefore,
+                   (kBefore + dim) * sizeof(float)},
+                  0.1f, 3);
+
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    expected[order[i]].Step(Row(grads[i].begin() + kBefore, grads[i].end()), 0.1f, 3);
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(Row(rows[i].begin(), rows[i].begin() + kBefore), Row(kBefore, 7.0f));
+    EXPECT_EQ(Row(rows[i].begin() + kBefore, rows[i].begin() + kBefore + dim), expected[i].w());
+    EXPECT_EQ(
+        std::memcmp(rows[i].data() + kBefore + dim, expected[i].state(), optimizer.state_bytes()),
+        0);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Optimizers, EveryOptimizer, ::testing::ValuesIn(AllOptimizers()),
                          [](const auto& info) { return info.param.name; });
 

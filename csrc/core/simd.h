@@ -19,4 +19,11 @@
 #define MONOLITH_SIMD
 #endif
 
+// In front of what several such functions share, which each of them compiles for itself.
+#if defined(__GNUC__)
+#define MONOLITH_SIMD_BODY static inline __attribute__((always_inline))
+#else
+#define MONOLITH_SIMD_BODY static inline
+#endif
+
 #define MONOLITH_RESTRICT __restrict

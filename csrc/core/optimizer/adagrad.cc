@@ -10,16 +10,31 @@ namespace {
 
 // Where nothing has been accumulated yet the gradient is zero as well: the weight stays, instead of
 // becoming 0 / 0.
-MONOLITH_SIMD
-void AdagradStep(std::size_t dim, float learning_rate, float weight_decay,
-                 const float* MONOLITH_RESTRICT grad, float* MONOLITH_RESTRICT w,
-                 float* MONOLITH_RESTRICT norm) {
+MONOLITH_SIMD_BODY
+void AdagradRow(std::size_t dim, float learning_rate, float weight_decay,
+                const float* MONOLITH_RESTRICT grad, float* MONOLITH_RESTRICT w,
+                float* MONOLITH_RESTRICT norm) {
   for (std::size_t i = 0; i < dim; ++i) {
     const float h = grad[i] + weight_decay * w[i];
     const float n = norm[i] + h * h;
     norm[i] = n;
     const float step = learning_rate * h / std::sqrt(n);
     w[i] -= n > 0.0f ? step : 0.0f;
+  }
+}
+
+MONOLITH_SIMD
+void AdagradStep(std::size_t dim, float learning_rate, float weight_decay, const float* grad,
+                 float* w, float* norm) {
+  AdagradRow(dim, learning_rate, weight_decay, grad, w, norm);
+}
+
+MONOLITH_SIMD
+void AdagradSteps(const SegmentRows& rows, std::size_t dim, float learning_rate,
+                  float weight_decay) {
+  for (std::size_t i = 0; i < rows.n; ++i) {
+    AdagradRow(dim, learning_rate, weight_decay, rows.grad(i), rows.w(i),
+               reinterpret_cast<float*>(rows.state(i)));
   }
 }
 
@@ -48,6 +63,9 @@ class Adagrad final : public StatefulOptimizer {
   void Step(float* w, std::byte* state, const float* grad, float learning_rate,
             std::int64_t) const override {
     AdagradStep(dim(), learning_rate, weight_decay_, grad, w, Floats(state, 0));
+  }
+  void Steps(const SegmentRows& rows, float learning_rate, std::int64_t) const override {
+    AdagradSteps(rows, dim(), learning_rate, weight_decay_);
   }
 
  private:
