@@ -44,9 +44,9 @@ static_assert(sizeof(IndexBucket) == 64);
 // reused; smaller ones, which only young segments have, come from the heap. Thread-safe.
 class BucketPool {
  public:
-  // A segment of an index grows to this many buckets, then splits: 32 KiB, at most 5120 rows, so a
-  // split takes well below a millisecond.
-  static constexpr std::uint32_t kMaxBuckets = 512;
+  // A segment of an index grows to this many buckets, then splits: 64 KiB, at most 10240 rows, so a
+  // split takes below a millisecond, and the directory of ten million rows stays in the cache.
+  static constexpr std::uint32_t kMaxBuckets = 1024;
 
   BucketPool() = default;
   ~BucketPool();
@@ -115,11 +115,11 @@ class RowIndex {
   // Calls `is_it(row)` for rows whose tag fits, until it answers true; returns that row or kNoRow.
   template <typename IsIt>
   [[nodiscard]] std::uint32_t Find(std::uint64_t hash, IsIt&& is_it) const {
-    const Segment& segment = SegmentOf(hash);
+    const BucketArray& array = arrays_[DirectoryPosition(hash)];
     const std::uint8_t tag = TagOf(hash);
     std::uint64_t at = hash;
-    for (std::uint32_t probes = 0; probes <= segment.bucket_mask; ++probes) {
-      const IndexBucket& bucket = segment.buckets[at & segment.bucket_mask];
+    for (std::uint64_t probes = 0; probes <= array.mask; ++probes) {
+      const IndexBucket& bucket = array.buckets[at & array.mask];
       for (std::uint32_t bits = bucket.Match(tag); bits != 0; bits &= bits - 1) {
         const std::uint32_t row = bucket.rows[__builtin_ctz(bits)];
         if (is_it(row)) return row;

@@ -47,6 +47,8 @@ class RowStore {
   [[nodiscard]] std::uint64_t num_rows() const { return num_rows_.load(std::memory_order_acquire); }
   [[nodiscard]] std::uint8_t OwnerOfBlock(std::uint32_t first_row) const;
   [[nodiscard]] std::size_t stride() const { return stride_; }
+  // The power of two that all rows start at a multiple of.
+  [[nodiscard]] std::size_t alignment() const { return stride_ & (~stride_ + 1); }
   [[nodiscard]] std::size_t MemoryBytes() const;
 
  private:
