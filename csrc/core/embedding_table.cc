@@ -23,7 +23,7 @@ constexpr std::size_t kIdsInFlight = 64;
 
 // Ids that are ordered at a time: by one thread for itself, and for all threads of a call.
 constexpr std::size_t kSliceIds = std::size_t{1} << 12;
-constexpr std::size_t kSharedSliceIds = std::size_t{1} << 15;
+constexpr std::size_t kSharedSliceIds = std::size_t{1} << 14;
 
 constexpr std::size_t kCacheLine = 64;
 
@@ -62,6 +62,7 @@ class PendingSteps {
   void Add(std::byte* row, const float* grad) {
     rows_[n_] = row;
     grads_[n_] = grad;
+    __builtin_prefetch(grad);  // Gradients of ordered ids come from all over the batch.
     if (++n_ == kIdsInFlight) TakeAll();
   }
   void TakeAll() {
