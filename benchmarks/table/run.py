@@ -50,13 +50,15 @@ class Phase:
         batches: The sizes of batches.
         rounds: How often each case is measured, repeated inside the graph.
         call_rounds: How often with one call per step.
-        in_detail: Whether to measure two threads against one, and where the time goes.
+        thread_rounds: How often two threads are measured against one, in turns.
+        in_detail: Whether to measure where the time goes.
     """
 
     setting: Setting
     batches: tuple[int, ...] = (workload.BATCH,)
     rounds: int = 2
     call_rounds: int = 0
+    thread_rounds: int = 0
     in_detail: bool = False
 
     def cases(self) -> list[workload.Case]:
@@ -70,13 +72,13 @@ class Phase:
 
 BOTH_BATCHES = (workload.BATCH, workload.LARGE_BATCH)
 FULL = [
-    Phase(Setting(10_000_000, 16, 1), rounds=11, call_rounds=1, in_detail=True),
+    Phase(Setting(10_000_000, 16, 1), rounds=11, call_rounds=1, thread_rounds=21, in_detail=True),
     Phase(Setting(10_000_000, 32, 1)),
     Phase(Setting(1_000_000, 16, 1), call_rounds=1),
     Phase(Setting(1_000_000, 32, 1)),
     Phase(Setting(1_000_000, 16, 2), batches=BOTH_BATCHES),
 ]
-QUICK = [Phase(Setting(1_000_000, 16, 1), rounds=3, call_rounds=1, in_detail=True)]
+QUICK = [Phase(Setting(1_000_000, 16, 1), rounds=3, call_rounds=1, thread_rounds=3, in_detail=True)]
 
 
 class Run:
@@ -97,8 +99,9 @@ class Run:
                 with self._members([p for p in group if p in self._peers], phase.setting) as peers:
                     if peers:
                         self._measure_in_turns(phase, ours[0], peers)
-            if phase.in_detail:
+            if phase.thread_rounds:
                 self._measure_threads(phase, ours[0])
+            if phase.in_detail:
                 self._measure_parts(phase, ours[0])
 
     @contextlib.contextmanager
@@ -171,7 +174,7 @@ class Run:
     def _measure_threads(self, phase: Phase, one: crew.Member) -> None:
         setting = dataclasses.replace(phase.setting, threads=2)
         with self._members([OURS], setting) as members:
-            for _ in range(phase.rounds if members else 0):
+            for _ in range(phase.thread_rounds if members else 0):
                 for case in dataclasses.replace(phase, batches=BOTH_BATCHES).cases():
                     slow, fast = ask_rate(one, case), ask_rate(members[0], case)
                     self.figures.add_round(setting, case, {OURS: fast})

@@ -58,7 +58,7 @@ class Worker:
         # The library is loaded here, so that its memory is not counted as the table's.
         self._make = getattr(importlib.import_module(f"benchmarks.table.{module}"), cls)
         self._threads = threads
-        self._calls: dict[workload.Case, tuple[contender.Call, int]] = {}
+        self._calls: dict[workload.Case, tuple[contender.Call, tuple[int, int, int]]] = {}
         self._next_call: dict[workload.Case, int] = {}
 
     def wait(self) -> None:
@@ -139,9 +139,9 @@ class Worker:
             ids = make_ids(key)
             call = self._contender.prepare(key, ids)
             call(len(ids) - 1)  # Traces, and warms up what is slow only once.
-            self._calls[key] = call, len(ids)
+            self._calls[key] = call, ids.shape
             self._next_call[key] = 0
-        call, count = self._calls[key]
+        call, (count, steps, batch) = self._calls[key]
         calls = 0
         start = time.perf_counter()
         while True:
@@ -151,7 +151,7 @@ class Worker:
             if elapsed >= seconds:
                 break
         self._next_call[key] += calls
-        return calls * workload.KEYS_PER_CALL / elapsed
+        return calls * steps * batch / elapsed
 
 
 def serve(worker: Worker, answers: TextIO) -> None:

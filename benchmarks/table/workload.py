@@ -16,11 +16,14 @@ SEED = 20240607
 ZIPF_EXPONENT = 1.05
 BATCH = 4096
 LARGE_BATCH = 65536
-# One call into a graph does this many keys, in as many steps as the batch size asks for.
-KEYS_PER_CALL = 64 * BATCH
+# How many steps one call into a graph does: enough that what Python does between two calls, up to
+# a millisecond, does not hide the table.
+STEPS_PER_CALL = {BATCH: 64, LARGE_BATCH: 16}
+# The ids of a distribution are drawn in pieces of this size.
+PIECE = STEPS_PER_CALL[BATCH] * BATCH
 HOT_IDS = 512
-# Enough calls' worth of different ids that the rows they touch fit in no cache.
-MAX_CALLS = 8
+# Enough different ids that the rows they touch fit in no cache.
+MAX_PIECES = 8
 INSERT_KEYS_PER_CALL = 16 * BATCH
 # Contenders fill their tables in turns, a piece at a time.
 INSERT_PIECE = 16 * INSERT_KEYS_PER_CALL
@@ -75,7 +78,7 @@ class Workload:
 
     Attributes:
         fill_ranks: All ranks, int32 [rows], in the order in which they are inserted.
-        ranks: By distribution, int32 [calls, KEYS_PER_CALL].
+        ranks: By distribution, int32 [pieces, PIECE].
     """
 
     def __init__(self, directory: pathlib.Path, rows: int) -> None:
@@ -95,15 +98,21 @@ class Workload:
             ranks = self.ranks["unique"].astype(np.int64) + self.rows
         elif case.ids == "hot":
             few = self.ranks["unique"][:1, :HOT_IDS]
-            ranks = np.tile(few, (1, KEYS_PER_CALL // HOT_IDS))
+            ranks = np.tile(few, (1, PIECE // HOT_IDS))
         else:
             ranks = self.ranks[case.ids]
-        return ids_of(ranks).reshape(-1, KEYS_PER_CALL // case.batch, case.batch)
+        return _cut_into_calls(ids_of(ranks), case.batch)
 
     def places(self, case: Case) -> np.ndarray:
         """Returns the same as `ids`, as positions in an array of `rows` rows."""
         places = self.fill_ranks[self.ranks[case.ids]].astype(np.int64)
-        return places.reshape(-1, KEYS_PER_CALL // case.batch, case.batch)
+        return _cut_into_calls(places, case.batch)
+
+
+def _cut_into_calls(keys: np.ndarray, batch: int) -> np.ndarray:
+    """Returns [calls, steps, batch]; the last call begins from the front where keys run out."""
+    steps = STEPS_PER_CALL[batch]
+    return np.resize(keys, (-(-keys.size // (steps * batch)), steps, batch))
 
 
 def write(directory: pathlib.Path, rows: int) -> None:
@@ -112,18 +121,18 @@ def write(directory: pathlib.Path, rows: int) -> None:
         return
     directory.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng([SEED, rows])
-    calls = max(1, min(MAX_CALLS, rows // KEYS_PER_CALL))
+    pieces = max(1, min(MAX_PIECES, rows // PIECE))
 
     # Inverse transform sampling: rank r has the weight (r + 1) ** -ZIPF_EXPONENT.
     cumulative = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -ZIPF_EXPONENT)
-    draws = rng.random((calls, KEYS_PER_CALL)) * cumulative[-1]
+    draws = rng.random((pieces, PIECE)) * cumulative[-1]
     zipf = np.minimum(np.searchsorted(cumulative, draws, side="right"), rows - 1)
     np.save(directory / f"zipf-{rows}.npy", zipf.astype(np.int32))
 
     # Batches cut from one permutation have no id twice, whatever the batch size.
     ranks = np.arange(rows, dtype=np.int32)
-    unique = rng.permutation(ranks)[: calls * KEYS_PER_CALL]
-    np.save(directory / f"unique-{rows}.npy", unique.reshape(calls, KEYS_PER_CALL))
+    unique = rng.permutation(ranks)[: pieces * PIECE]
+    np.save(directory / f"unique-{rows}.npy", unique.reshape(pieces, PIECE))
 
     # Last: the file whose presence says that all are there.
     np.save(directory / f"fill-{rows}.npy", rng.permutation(ranks))

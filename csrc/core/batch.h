@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/on_threads.h"
-
 namespace monolith::core {
 
 // A table is cut into stripes by the top bits of the hash; each stripe has its own lock.
@@ -21,24 +19,45 @@ inline constexpr std::size_t kStripes = std::size_t{1} << kStripeBits;
 // Equal ids keep their order, so whoever walks the batch applies them as the caller gave them.
 class Batch {
  public:
-  // Throws std::length_error for more than 2^32 - 1 ids.
-  void Order(const std::int64_t* ids, std::size_t n, const Parallel* parallel = nullptr);
-
-  // Entries of stripe s stand in [start(s), start(s + 1)).
-  [[nodiscard]] std::size_t start(std::size_t stripe) const { return starts_[stripe]; }
-
   struct Entry {
     std::uint64_t hash;
     std::uint32_t position;  // In the caller's arrays.
   };
-  [[nodiscard]] const Entry& operator[](std::size_t i) const { return entries_[i]; }
+
+  // Throws std::length_error for more than 2^32 - 1 ids.
+  void Order(const std::int64_t* ids, std::size_t n);
+
+  // Entries of stripe s stand in [start(s), start(s + 1)).
+  [[nodiscard]] std::size_t start(std::size_t stripe) const { return starts_[stripe]; }
+  [[nodiscard]] const Entry* entries() const { return entries_.data(); }
 
  private:
-  using ByStripe = std::array<std::size_t, kStripes>;
-
   std::array<std::size_t, kStripes + 1> starts_{};
-  std::vector<ByStripe> next_;  // For each part of the ids, where its next one goes.
   std::vector<Entry> entries_;
+};
+
+// A batch that several threads order: the parts are counted, then placed, each by any thread.
+// Nothing is placed before all is counted, nor read before all is placed.
+class SharedBatch {
+ public:
+  static constexpr std::size_t kPartIds = std::size_t{1} << 12;
+
+  // For at most `max_ids`, in at least one part. Throws std::length_error for more than 2^32 - 1.
+  void Reserve(std::size_t max_ids);
+  [[nodiscard]] std::size_t num_parts() const { return counts_.size(); }
+
+  // The ids are [0, n); parts behind the last have none. Counting leaves alone what can be read.
+  void Count(std::size_t part, const std::int64_t* ids, std::size_t n);
+  void Place(std::size_t part, const std::int64_t* ids, std::size_t n);
+
+  // As in a Batch.
+  [[nodiscard]] std::size_t start(std::size_t stripe) const { return starts_[stripe]; }
+  [[nodiscard]] const Batch::Entry* entries() const { return entries_.data(); }
+
+ private:
+  std::vector<std::array<std::uint32_t, kStripes>> counts_;  // Of each part.
+  std::array<std::size_t, kStripes + 1> starts_{};
+  std::vector<Batch::Entry> entries_;
 };
 
 }  // namespace monolith::core

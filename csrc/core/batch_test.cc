@@ -2,12 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <stdexcept>
-#include <thread>
 #include <unordered_set>
 #include <vector>
 
@@ -19,21 +19,29 @@ namespace {
 using Ids = std::vector<std::int64_t>;
 
 // Every id stands once, with its hash, in its stripe, and in the caller's order there.
-void ExpectOrdered(const Batch& batch, const Ids& ids) {
+template <typename AnyBatch>
+void ExpectOrdered(const AnyBatch& batch, const Ids& ids) {
   ASSERT_EQ(batch.start(0), 0u);
   ASSERT_EQ(batch.start(kStripes), ids.size());
+  const Batch::Entry* const entries = batch.entries();
   for (std::size_t stripe = 0; stripe < kStripes; ++stripe) {
     ASSERT_LE(batch.start(stripe), batch.start(stripe + 1));
     for (std::size_t i = batch.start(stripe); i < batch.start(stripe + 1); ++i) {
-      ASSERT_LT(batch[i].position, ids.size());
-      EXPECT_EQ(batch[i].hash, HashId(ids[batch[i].position]));
-      EXPECT_EQ(StripeOf(batch[i].hash), stripe);
+      ASSERT_LT(entries[i].position, ids.size());
+      EXPECT_EQ(entries[i].hash, HashId(ids[entries[i].position]));
+      EXPECT_EQ(StripeOf(entries[i].hash), stripe);
       if (i > batch.start(stripe)) {
         // Rising positions: in order, and none twice.
-        EXPECT_LT(batch[i - 1].position, batch[i].position);
+        EXPECT_LT(entries[i - 1].position, entries[i].position);
       }
     }
   }
+}
+
+Ids RandomIds(std::size_t n, std::mt19937_64& random) {
+  Ids ids(n);
+  for (auto& id : ids) id = static_cast<std::int64_t>(random() % 1000);
+  return ids;
 }
 
 TEST(BatchTest, EmptyBatchHasEmptyStripes) {
@@ -56,7 +64,8 @@ TEST(BatchTest, DuplicatesKeepTheirOrder) {
   ExpectOrdered(batch, ids);
   std::vector<std::uint32_t> positions_of_5;
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (batch[i].hash == HashId(5)) positions_of_5.push_back(batch[i].position);
+    const Batch::Entry& entry = batch.entries()[i];
+    if (entry.hash == HashId(5)) positions_of_5.push_back(entry.position);
   }
   EXPECT_EQ(positions_of_5, (std::vector<std::uint32_t>{0, 2, 3, 6}));
 }
@@ -81,25 +90,52 @@ TEST(BatchTest, IsReusedForLargerAndSmallerBatches) {
   }
 }
 
-TEST(BatchTest, SeveralThreadsOrderAsOneDoes) {
-  const Parallel parallel = [](const std::function<void()>& work) {
-    std::vector<std::thread> threads;
-    for (int t = 0; t < 3; ++t) threads.emplace_back(work);
-    for (auto& thread : threads) thread.join();
-  };
-  std::mt19937_64 random(3);
+TEST(BatchTest, MoreIdsThanPositionsCanNumberAreRefused) {
   Batch batch;
-  for (const std::size_t n : {0u, 1u, 8192u, 8193u, 100'000u, 20'000u}) {
-    Ids ids(n);
-    for (auto& id : ids) id = static_cast<std::int64_t>(random() % 1000);
-    batch.Order(ids.data(), ids.size(), &parallel);
+  EXPECT_THROW(batch.Order(nullptr, std::size_t{1} << 32), std::length_error);
+}
+
+TEST(SharedBatchTest, PartsInAnyOrderAreOrderedAsOneBatch) {
+  std::mt19937_64 random(3);
+  SharedBatch batch;
+  for (const std::size_t n : {0u, 1u, 4096u, 4097u, 100'000u, 20'000u}) {
+    SCOPED_TRACE(n);
+    const Ids ids = RandomIds(n, random);
+    batch.Reserve(n);
+    ASSERT_GE(batch.num_parts() * SharedBatch::kPartIds, std::max<std::size_t>(n, 1));
+    std::vector<std::size_t> parts(batch.num_parts());
+    std::iota(parts.begin(), parts.end(), 0);
+    std::shuffle(parts.begin(), parts.end(), random);
+    for (const std::size_t part : parts) batch.Count(part, ids.data(), n);
+    std::shuffle(parts.begin(), parts.end(), random);
+    for (const std::size_t part : parts) batch.Place(part, ids.data(), n);
     ExpectOrdered(batch, ids);
   }
 }
 
-TEST(BatchTest, MoreIdsThanPositionsCanNumberAreRefused) {
-  Batch batch;
-  EXPECT_THROW(batch.Order(nullptr, std::size_t{1} << 32), std::length_error);
+// The table counts the ids of one slice in the batch whose last slice is still being read.
+TEST(SharedBatchTest, CountingLeavesAloneWhatIsPlaced) {
+  std::mt19937_64 random(4);
+  const Ids first = RandomIds(10'000, random), second = RandomIds(5000, random);
+  SharedBatch batch;
+  batch.Reserve(first.size());
+  const auto count = [&](const Ids& ids) {
+    for (std::size_t p = 0; p < batch.num_parts(); ++p) batch.Count(p, ids.data(), ids.size());
+  };
+  const auto place = [&](const Ids& ids) {
+    for (std::size_t p = 0; p < batch.num_parts(); ++p) batch.Place(p, ids.data(), ids.size());
+  };
+  count(first);
+  place(first);
+  count(second);
+  ExpectOrdered(batch, first);
+  place(second);  // Shorter than the room: the last part has none.
+  ExpectOrdered(batch, second);
+}
+
+TEST(SharedBatchTest, MoreIdsThanPositionsCanNumberAreRefused) {
+  SharedBatch batch;
+  EXPECT_THROW(batch.Reserve(std::size_t{1} << 32), std::length_error);
 }
 
 // The table relies on stripes of similar size, and ids of real systems are far from random.

@@ -57,11 +57,15 @@ std::uint32_t CountAt(const WriteOptions& options, std::size_t position) {
 
 }  // namespace
 
-// A function: a closure that runs on another thread would not initialize a variable beside it. Not
+// Functions: a closure that runs on another thread would not initialize a variable beside it. Not
 // inline: in a shared library the compiler would ask for the variable's address again for every id.
 __attribute__((noinline)) Batch& SliceOfThisThread() {
   thread_local Batch slice;
   return slice;
+}
+__attribute__((noinline)) SharedBatch& SharedSliceOfThisThread(std::size_t number) {
+  thread_local SharedBatch slices[2];
+  return slices[number];
 }
 
 class EmbeddingTable::HashesOfRows final : public RowIndex::HashOfRow {
@@ -254,19 +258,18 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
                                     const float* learning_rates, std::int64_t global_step,
                                     const WriteOptions& options) {
   RaiseMaxUpdateTime(options.update_time_sec);
-  Batch& batch = SliceOfThisThread();
-  batch.Order(ids, n, options.parallel);
   // Equal ids are in the same stripe, so each thread sums what it will need.
-  const auto update = [&](std::size_t first_stripe, std::size_t last_stripe) {
+  const auto update = [&](const auto& batch, std::size_t first_stripe, std::size_t last_stripe) {
     const std::size_t first = batch.start(first_stripe), end = batch.start(last_stripe);
     if (first == end) return;
+    const Batch::Entry* const entries = batch.entries();
     RowSummer& sums = SummerOfThisThread();
     sums.Reset(end - first, dim_);
     constexpr std::size_t kAhead = 8;
     for (std::size_t i = first; i < end; ++i) {
       const std::size_t soon = std::min(i + kAhead, end - 1);
-      __builtin_prefetch(grads + batch[soon].position * dim_);
-      sums.Add(batch[i].hash, grads + batch[i].position * dim_);
+      __builtin_prefetch(grads + entries[soon].position * dim_);
+      sums.Add(entries[i].hash, grads + entries[i].position * dim_);
     }
     const Locked::Range<Locked::Exclusive> lock(*this, first_stripe, last_stripe);
     PendingSteps steps(*accessor_, learning_rates, global_step);
@@ -278,15 +281,27 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
         });
     steps.TakeAll();
   };
-  if (options.parallel != nullptr) {
-    RunOnThreads(*options.parallel, kStripes, [&](std::size_t s) { update(s, s + 1); });
+  if (options.parallel == nullptr) {
+    Batch& batch = SliceOfThisThread();
+    batch.Order(ids, n);
+    for (std::size_t s = 0; s < kStripes;) {
+      const std::size_t last = EndOfGroup(batch, s, 2 * kIdsInFlight);  // Some will be equal.
+      update(batch, s, last);
+      s = last;
+    }
     return;
   }
-  for (std::size_t s = 0; s < kStripes;) {
-    const std::size_t last = EndOfGroup(batch, s, 2 * kIdsInFlight);  // Some will be equal.
-    update(s, last);
-    s = last;
-  }
+  SharedBatch& batch = SharedSliceOfThisThread(0);
+  batch.Reserve(n);
+  enum Stage : std::size_t { kCount, kPlace, kUpdate, kStages };
+  const auto pieces_of = [&](std::size_t stage) {
+    return stage == kUpdate ? kStripes : batch.num_parts();
+  };
+  RunInStages(*options.parallel, kStages, pieces_of, [&](std::size_t stage, std::size_t piece) {
+    if (stage == kCount) batch.Count(piece, ids, n);
+    if (stage == kPlace) batch.Place(piece, ids, n);
+    if (stage == kUpdate) update(batch, piece, piece + 1);
+  });
 }
 
 void EmbeddingTable::Reinitialize(const std::int64_t* ids, std::size_t n, std::int64_t now_sec,

@@ -146,6 +146,9 @@ class EmbeddingTable {
   template <typename Lock, typename OnLocked>
   void LockSliceBySlice(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
                         OnLocked&& on_locked) const;
+  template <typename Lock, typename OnLocked>
+  void ShareSlices(const std::int64_t* ids, std::size_t n, const Parallel& parallel,
+                   OnLocked&& on_locked) const;
   template <typename Lock, typename OnRow>
   void ForEachId(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
                  OnRow&& on_row) const;

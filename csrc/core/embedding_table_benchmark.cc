@@ -180,7 +180,7 @@ void Breakdown(benchmark::State& state, Rows rows, Keys keys, std::uint64_t ids,
     };
     const auto start = Clock::now();
     ordered.Order(&present[at(0)], kBatch);
-    benchmark::DoNotOptimize(&ordered[0]);
+    benchmark::DoNotOptimize(ordered.entries());
     const auto after_order = Clock::now();
     table.Lookup(&absent[at(0)], kBatch, out.data());
     const auto after_absent = Clock::now();

@@ -510,6 +510,20 @@ TEST_P(OptimizeSummedTest, IsOneStepOnTheSum) {
   EXPECT_EQ(table.max_update_sec(), 7);
 }
 
+TEST_P(OptimizeSummedTest, ACallWithoutIdsLeavesThoseOfTheLastOneAlone) {
+  EmbeddingTable table(SgdTable(1));
+  const Parallel parallel = OnThreads(3);
+  WriteOptions options;
+  if (GetParam()) options.parallel = &parallel;
+  const Ids ids = Range(0, 100);
+  const Floats grads(ids.size(), 1.0f);
+  const float learning_rate = 1.0f;
+  table.OptimizeSummed(ids.data(), ids.size(), grads.data(), &learning_rate, 1, options);
+  table.OptimizeSummed(ids.data(), 0, grads.data(), &learning_rate, 2, options);
+  table.Optimize(ids.data(), 0, grads.data(), &learning_rate, 3, options);
+  EXPECT_EQ(LookupAll(table, ids), Floats(ids.size(), -1.0f));
+}
+
 TEST_P(OptimizeSummedTest, FilterIsAskedOncePerIdWithItsCount) {
   const std::size_t n = kLongCall;
   const Ids ids = IdsWithEqualOnes(n);

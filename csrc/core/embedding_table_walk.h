@@ -25,6 +25,9 @@ inline constexpr std::size_t kIdsInFlight = 64;
 inline constexpr std::size_t kSliceIds = std::size_t{1} << 12;
 inline constexpr std::size_t kSharedSliceIds = std::size_t{1} << 14;
 
+// Threads that read take slices down to this one.
+inline constexpr std::size_t kShortSliceIds = std::size_t{1} << 10;
+
 inline constexpr std::size_t kCacheLine = 64;
 
 inline std::uint32_t ToRowTime(std::int64_t sec) {
@@ -36,8 +39,9 @@ inline bool AllZero(const float* values, std::size_t n) {
   return std::all_of(values, values + n, [](float v) { return v == 0.0f; });
 }
 
-// The ids that this thread is ordering.
+// The ids that this thread is ordering: alone, and for a call with others.
 Batch& SliceOfThisThread();
+SharedBatch& SharedSliceOfThisThread(std::size_t number);  // There are two.
 
 // The stripe behind the next ones that have so many ids together: enough to overlap cache misses.
 inline std::size_t EndOfGroup(const Batch& batch, std::size_t first_stripe, std::size_t min_ids) {
@@ -123,9 +127,9 @@ struct EmbeddingTable::AsGiven {
 
 // Ids by stripe.
 struct EmbeddingTable::ByStripe {
-  const Batch& batch;
-  [[nodiscard]] std::uint64_t hash(std::size_t i) const { return batch[i].hash; }
-  [[nodiscard]] std::size_t position(std::size_t i) const { return batch[i].position; }
+  const Batch::Entry* entries;
+  [[nodiscard]] std::uint64_t hash(std::size_t i) const { return entries[i].hash; }
+  [[nodiscard]] std::size_t position(std::size_t i) const { return entries[i].position; }
 };
 
 // Calls `on_locked(slice, first, end, first_position)` until every id has come once, on several
@@ -135,46 +139,78 @@ struct EmbeddingTable::ByStripe {
 template <typename Lock, typename OnLocked>
 void EmbeddingTable::LockSliceBySlice(const std::int64_t* ids, std::size_t n,
                                       const Parallel* parallel, OnLocked&& on_locked) const {
-  const auto lock_stripes = [&](const Batch& slice, std::size_t first_stripe,
-                                std::size_t last_stripe, std::size_t first_position) {
-    const std::size_t first = slice.start(first_stripe), end = slice.start(last_stripe);
-    if (first == end) return;
-    const typename Locked::template Range<Lock> lock(*this, first_stripe, last_stripe);
-    on_locked(ByStripe{slice}, first, end, first_position);
-  };
-  const auto one_slice = [&](std::size_t i) {
-    const std::size_t first = i * kSliceIds;
-    const std::size_t count = std::min(kSliceIds, n - first);
+  const auto one_slice = [&](std::size_t first_position, std::size_t end_position) {
+    const std::int64_t* const slice_ids = ids + first_position;
+    const std::size_t count = end_position - first_position;
     if constexpr (!Lock::kWrites) {
       // Nobody minds in which order rows are read. Where no writer is about, that saves ordering
       // the ids, and the output is written from front to back.
       if (const typename Locked::AllSharedOrNone lock(*this); lock) {
-        on_locked(AsGiven{ids + first}, 0, count, first);
+        on_locked(AsGiven{slice_ids}, 0, count, first_position);
         return;
       }
     }
     Batch& slice = SliceOfThisThread();
-    slice.Order(ids + first, count);
+    slice.Order(slice_ids, count);
     for (std::size_t s = 0; s < kStripes;) {
       const std::size_t last = EndOfGroup(slice, s, kIdsInFlight);
-      lock_stripes(slice, s, last, first);
+      const std::size_t first = slice.start(s), end = slice.start(last);
+      if (first < end) {
+        const typename Locked::template Range<Lock> lock(*this, s, last);
+        on_locked(ByStripe{slice.entries()}, first, end, first_position);
+      }
       s = last;
     }
   };
-  const std::size_t slices = (n + kSliceIds - 1) / kSliceIds;
   if (parallel == nullptr) {
-    for (std::size_t i = 0; i < slices; ++i) one_slice(i);
+    for (std::size_t at = 0; at < n; at += kSliceIds) one_slice(at, std::min(at + kSliceIds, n));
   } else if constexpr (!Lock::kWrites) {
-    RunOnThreads(*parallel, slices, one_slice);
+    RunOnRanges(*parallel, n, kShortSliceIds, kSliceIds, one_slice);
   } else {
-    // Equal ids must keep their order, so the threads share a slice and divide the stripes.
-    for (std::size_t first = 0; first < n; first += kSharedSliceIds) {
-      Batch& slice = SliceOfThisThread();
-      slice.Order(ids + first, std::min(kSharedSliceIds, n - first), parallel);
-      RunOnThreads(*parallel, kStripes,
-                   [&](std::size_t s) { lock_stripes(slice, s, s + 1, first); });
-    }
+    ShareSlices<Lock>(ids, n, *parallel, on_locked);
   }
+}
+
+// Equal ids must keep their order, so threads that write share a slice and divide its stripes.
+// Meanwhile the next slice is placed and the one after it counted: whoever finds no stripe left has
+// something to do.
+template <typename Lock, typename OnLocked>
+void EmbeddingTable::ShareSlices(const std::int64_t* ids, std::size_t n, const Parallel& parallel,
+                                 OnLocked&& on_locked) const {
+  SharedBatch* const batches[] = {&SharedSliceOfThisThread(0), &SharedSliceOfThisThread(1)};
+  for (SharedBatch* batch : batches) batch->Reserve(kSharedSliceIds);
+  const std::size_t parts = batches[0]->num_parts();
+  const std::size_t slices = (n + kSharedSliceIds - 1) / kSharedSliceIds;
+  const auto exists = [&](std::size_t slice) { return slice < slices; };  // Not for "-1".
+  const auto pieces_of = [&](std::size_t stage) {
+    return (exists(stage - 2) ? kStripes : 0) + (exists(stage - 1) ? parts : 0) +
+           (exists(stage) ? parts : 0);
+  };
+  const auto ids_of = [&](std::size_t slice) { return ids + slice * kSharedSliceIds; };
+  const auto size_of = [&](std::size_t slice) {
+    return std::min(kSharedSliceIds, n - slice * kSharedSliceIds);
+  };
+  RunInStages(parallel, slices + 2, pieces_of, [&](std::size_t stage, std::size_t piece) {
+    if (const std::size_t slice = stage - 2; exists(slice)) {
+      if (piece < kStripes) {
+        const SharedBatch& batch = *batches[slice % 2];
+        const std::size_t first = batch.start(piece), end = batch.start(piece + 1);
+        if (first == end) return;
+        const typename Locked::template Range<Lock> lock(*this, piece, piece + 1);
+        on_locked(ByStripe{batch.entries()}, first, end, slice * kSharedSliceIds);
+        return;
+      }
+      piece -= kStripes;
+    }
+    if (const std::size_t slice = stage - 1; exists(slice)) {
+      if (piece < parts) {
+        batches[slice % 2]->Place(piece, ids_of(slice), size_of(slice));
+        return;
+      }
+      piece -= parts;
+    }
+    batches[stage % 2]->Count(piece, ids_of(stage), size_of(stage));
+  });
 }
 
 // Calls `on_row(stripe, hash, position, row)` for every id, under the stripe's lock; `row` has no

@@ -8,10 +8,7 @@
 #include <thread>
 #include <vector>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
+#include "core/on_threads.h"
 #include "tensorflow/core/framework/device_base.h"
 
 namespace monolith::ops {
@@ -21,21 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 // How long a helper without work stays awake: from one op of a training step to the next.
 constexpr auto kLinger = std::chrono::microseconds(200);
-
-// Gives the core away when it takes long: then whoever is waited for may need it.
-template <typename Condition>
-void SpinUntil(const Condition& condition) {
-  constexpr int kSpins = 1000;
-  for (int i = 0; !condition(); ++i) {
-    if (i >= kSpins) {
-      std::this_thread::yield();
-      continue;
-    }
-#if defined(__SSE2__)
-    _mm_pause();
-#endif
-  }
-}
 
 }  // namespace
 
@@ -52,7 +34,7 @@ class Crew::Job {
 
   void WaitFor(std::size_t part) const {
     const Part& p = parts_[part];
-    SpinUntil([&] { return p.done.load(std::memory_order_acquire) == p.pieces; });
+    core::SpinUntil([&] { return p.done.load(std::memory_order_acquire) == p.pieces; });
   }
 
   void End() { is_over_.store(true, std::memory_order_release); }
@@ -60,7 +42,7 @@ class Crew::Job {
   // Works on all parts that come.
   void Help() {
     for (std::size_t i = 0; i < kMaxParts; ++i) {
-      SpinUntil([&] { return is_open(i) || is_over_.load(std::memory_order_acquire); });
+      core::SpinUntil([&] { return is_open(i) || is_over_.load(std::memory_order_acquire); });
       if (!is_open(i)) return;
       Work(i);
     }
@@ -137,7 +119,7 @@ class Lounge {
       ++waiting_;
     }
     const auto end = Clock::now() + kLinger;
-    SpinUntil(
+    core::SpinUntil(
         [&] { return num_offers_.load(std::memory_order_acquire) > 0 || Clock::now() >= end; });
     const std::lock_guard<std::mutex> lock(mutex_);
     --waiting_;

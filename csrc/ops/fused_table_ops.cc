@@ -209,8 +209,9 @@ absl::Status ForEachBlock(tf::OpKernelContext* ctx, const FusedTables& tables, c
 }
 
 // With one block there is nothing to spread but the block itself.
-const core::Parallel* ThreadsFor(const Blocks& blocks, const core::Parallel& parallel) {
-  return blocks.size() == 1 && WorthThreads(blocks.num_ids(0), false) ? &parallel : nullptr;
+const core::Parallel* ThreadsFor(tf::OpKernelContext* ctx, const Blocks& blocks,
+                                 const core::Parallel& parallel) {
+  return blocks.size() == 1 && WorthThreads(ctx, blocks.num_ids(0), false) ? &parallel : nullptr;
 }
 
 class FusedLookupOp final : public tf::OpKernel {
@@ -236,7 +237,7 @@ class FusedLookupOp final : public tf::OpKernel {
     OP_REQUIRES_OK(ctx, ForEachBlock(ctx, tables, blocks, [&](std::size_t b) {
                      tables[b % tables.size()].table->Lookup(
                          flat_ids + blocks.first_id[b], blocks.num_ids(b),
-                         flat_rows + blocks.first_row[b], ThreadsFor(blocks, parallel));
+                         flat_rows + blocks.first_row[b], ThreadsFor(ctx, blocks, parallel));
                    }));
 
     tf::Tensor* splits = nullptr;
@@ -310,7 +311,7 @@ class FusedOptimizeOp final : public tf::OpKernel {
                      Optimize(*tables[t].set, tables[t].index_in_set, *tables[t].table,
                               ids.flat<std::int64_t>().data() + blocks.first_id[b],
                               blocks.num_ids(b), grads.flat<float>().data() + blocks.first_row[b],
-                              rates_of_table[t], arguments, ThreadsFor(blocks, parallel));
+                              rates_of_table[t], arguments, ThreadsFor(ctx, blocks, parallel));
                    }));
     for (int i = 0; i < num_handles; ++i) ctx->set_output(i, ctx->input(i));
   }

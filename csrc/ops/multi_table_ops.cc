@@ -150,7 +150,7 @@ absl::Status ForEachPart(tf::OpKernelContext* ctx, const TableSet& set,
   std::vector<const Part*> small;
   std::size_t ids_of_small = 0;
   for (const Part& part : parts) {
-    if (WorthThreads(part.num_ids, false)) {
+    if (WorthThreads(ctx, part.num_ids, false)) {
       run(part, &parallel);
     } else if (part.num_ids > 0) {
       small.push_back(&part);

@@ -63,8 +63,9 @@ absl::Status CheckRows(const std::string& table, std::size_t n, std::size_t dim,
                    " need ", n * dim, " values, got ", num_values, "."));
 }
 
-bool WorthThreads(std::size_t n, bool asked_for) {
-  return n >= (asked_for ? kIdsWorthThreadsIfAsked : kIdsWorthThreads);
+bool WorthThreads(tf::OpKernelContext* ctx, std::size_t n, bool asked_for) {
+  return ctx->device()->tensorflow_cpu_worker_threads()->num_threads > 1 &&
+         n >= (asked_for ? kIdsWorthThreadsIfAsked : kIdsWorthThreads);
 }
 
 void Optimize(const TableSet& set, std::size_t index, core::EmbeddingTable& table,

@@ -34,8 +34,8 @@ struct UpdateArguments {
 [[nodiscard]] absl::Status CheckRows(const std::string& table, std::size_t n, std::size_t dim,
                                      std::size_t num_values);
 
-// Whether a batch of `n` ids is worth several threads.
-[[nodiscard]] bool WorthThreads(std::size_t n, bool asked_for);
+// Whether there are several threads, and a batch of `n` ids is worth them.
+[[nodiscard]] bool WorthThreads(tensorflow::OpKernelContext* ctx, std::size_t n, bool asked_for);
 
 // One gradient step on `table`, which is number `index` of `set`; tells the sync client.
 // `learning_rates` are those of this table. May throw what the core throws.

@@ -147,7 +147,7 @@ class LookupOp final : public OneTableOp {
     const core::Parallel parallel = OnAllThreads(ctx);
     OP_REQUIRES_OK(ctx, Guard([&] {
                      table.Lookup(ids.flat<std::int64_t>().data(), n, rows->flat<float>().data(),
-                                  WorthThreads(n, use_multi_threads_) ? &parallel : nullptr);
+                                  WorthThreads(ctx, n, use_multi_threads_) ? &parallel : nullptr);
                    }));
   }
 
@@ -228,7 +228,7 @@ class WriteRowsOp : public OneTableOp {
     OP_REQUIRES_OK(ctx, ReadNonNegative(ctx, "req_time", &options.update_time_sec));
     options.filter = set.filter();
     const core::Parallel parallel = OnAllThreads(ctx);
-    if (WorthThreads(n, false)) options.parallel = &parallel;
+    if (WorthThreads(ctx, n, false)) options.parallel = &parallel;
     OP_REQUIRES_OK(ctx, NameTable(Guard([&] {
                                     const NoteTouched note(set, 0, ids.flat<std::int64_t>().data(),
                                                            n);
@@ -286,14 +286,14 @@ class OptimizeOp final : public OneTableOp {
     OP_REQUIRES_OK(ctx, ReadNonNegative(ctx, "global_step", &arguments.global_step));
     arguments.sum_equal_ids = enable_dedup_;
     const core::Parallel parallel = OnAllThreads(ctx);
-    OP_REQUIRES_OK(ctx, NameTable(Guard([&] {
-                                    Optimize(
-                                        set, 0, table, ids.flat<std::int64_t>().data(), n,
-                                        grads.flat<float>().data(),
-                                        learning_rates.flat<float>().data(), arguments,
-                                        WorthThreads(n, use_multi_threads_) ? &parallel : nullptr);
-                                  }),
-                                  set.name()));
+    OP_REQUIRES_OK(
+        ctx, NameTable(Guard([&] {
+                         Optimize(set, 0, table, ids.flat<std::int64_t>().data(), n,
+                                  grads.flat<float>().data(), learning_rates.flat<float>().data(),
+                                  arguments,
+                                  WorthThreads(ctx, n, use_multi_threads_) ? &parallel : nullptr);
+                       }),
+                       set.name()));
     ctx->set_output(0, ctx->input(0));
   }
 
