@@ -181,7 +181,8 @@ void EmbeddingTable::ShareSlices(const std::int64_t* ids, std::size_t n, const P
   for (SharedBatch* batch : batches) batch->Reserve(kSharedSliceIds);
   const std::size_t parts = batches[0]->num_parts();
   const std::size_t slices = (n + kSharedSliceIds - 1) / kSharedSliceIds;
-  const auto exists = [&](std::size_t slice) { return slice < slices; };  // Not for "-1".
+  // Before the first there is none either: numbers below 0 wrap around.
+  const auto exists = [&](std::size_t slice) { return slice < slices; };
   const auto pieces_of = [&](std::size_t stage) {
     return (exists(stage - 2) ? kStripes : 0) + (exists(stage - 1) ? parts : 0) +
            (exists(stage) ? parts : 0);
