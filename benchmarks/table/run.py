@@ -72,7 +72,7 @@ class Phase:
 
 BOTH_BATCHES = (workload.BATCH, workload.LARGE_BATCH)
 FULL = [
-    Phase(Setting(10_000_000, 16, 1), rounds=11, call_rounds=1, thread_rounds=21, in_detail=True),
+    Phase(Setting(10_000_000, 16, 1), rounds=24, call_rounds=1, thread_rounds=21, in_detail=True),
     Phase(Setting(10_000_000, 32, 1)),
     Phase(Setting(1_000_000, 16, 1), call_rounds=1),
     Phase(Setting(1_000_000, 32, 1)),
@@ -162,13 +162,16 @@ class Run:
         cases = phase.cases()
         calls = [dataclasses.replace(c, repeated=False) for c in cases if c.batch == workload.BATCH]
         for rounds, some in ((phase.rounds, cases), (phase.call_rounds, calls)):
-            for _ in range(rounds):
+            for number in range(rounds):
                 for case in some:
-                    rates = {OURS: ask_rate(ours, case)}
-                    for peer in peers:
-                        if peer.name not in self.missing:
-                            with self._unless_missing(peer.name):
-                                rates[peer.name] = ask_rate(peer, case)
+                    rates = {}
+                    # Another one is the first in every round, so that no place is anyone's.
+                    for member in _rotated([ours, *peers], number):
+                        if member is ours:
+                            rates[OURS] = ask_rate(ours, case)
+                        elif member.name not in self.missing:
+                            with self._unless_missing(member.name):
+                                rates[member.name] = ask_rate(member, case)
                     self.figures.add_round(phase.setting, case, rates)
 
     def _measure_threads(self, phase: Phase, one: crew.Member) -> None:
@@ -187,6 +190,11 @@ class Run:
                 self.figures.split[case].append(1e9 / ask_rate(ours, case))
             apart = workload.Case("adagrad apart", "zipf")
             self.figures.apart.append(ask_rate(ours, apart))
+
+
+def _rotated(members: list[crew.Member], by: int) -> list[crew.Member]:
+    first = by % len(members)
+    return members[first:] + members[:first]
 
 
 def ask_rate(member: crew.Member, case: workload.Case) -> float:
