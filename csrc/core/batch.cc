@@ -3,65 +3,44 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
-#include <utility>
 
 #include "core/hash.h"
 
 namespace monolith::core {
 namespace {
 
-void CheckPositions(std::size_t n) {
-  if (n > std::numeric_limits<std::uint32_t>::max()) {
-    throw std::length_error("One call takes at most 2^32 - 1 ids; split the batch.");
-  }
-}
-
-using Places = std::array<std::uint32_t, kStripes>;
-
-// A counting sort has two passes. Hashing in both is cheaper than keeping the hashes in between.
-Places CountStripes(const std::int64_t* ids, std::size_t n) {
-  Places counts{};
-  for (std::size_t i = 0; i < n; ++i) ++counts[StripeOf(HashId(ids[i]))];
-  return counts;
-}
-
-// Puts each id at the next place of its stripe. Positions count from `first_position`.
-void PlaceByStripe(const std::int64_t* ids, std::size_t n, std::uint32_t first_position,
-                   Places next, Batch::Entry* entries) {
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::uint64_t hash = HashId(ids[i]);
-    entries[next[StripeOf(hash)]++] = {hash, first_position + static_cast<std::uint32_t>(i)};
-  }
-}
+// A part is long enough to be worth handing over. Each looks at the counts of all others, so there
+// are never many.
+constexpr std::size_t kMinPartIds = std::size_t{1} << 12;
+constexpr std::size_t kMaxParts = 64;
 
 }  // namespace
 
 void Batch::Order(const std::int64_t* ids, std::size_t n) {
-  CheckPositions(n);
-  if (entries_.size() < n) entries_.resize(n);
-  Places next = CountStripes(ids, n);
-  std::uint32_t sum = 0;
-  for (std::size_t s = 0; s < kStripes; ++s) {
-    starts_[s] = sum;
-    sum += std::exchange(next[s], sum);
-  }
-  starts_[kStripes] = sum;
-  PlaceByStripe(ids, n, 0, next, entries_.data());
+  Reserve(n);
+  for (std::size_t part = 0; part < num_parts(); ++part) Count(part, ids, n);
+  for (std::size_t part = 0; part < num_parts(); ++part) Place(part, ids, n);
 }
 
-void SharedBatch::Reserve(std::size_t max_ids) {
-  CheckPositions(max_ids);
-  counts_.resize(std::max<std::size_t>(1, (max_ids + kPartIds - 1) / kPartIds));
+void Batch::Reserve(std::size_t max_ids) {
+  if (max_ids > std::numeric_limits<std::uint32_t>::max()) {
+    throw std::length_error("One call takes at most 2^32 - 1 ids; split the batch.");
+  }
+  part_ids_ = std::max(kMinPartIds, (max_ids + kMaxParts - 1) / kMaxParts);
+  counts_.resize(std::max<std::size_t>(1, (max_ids + part_ids_ - 1) / part_ids_));
   if (entries_.size() < max_ids) entries_.resize(max_ids);
 }
 
-void SharedBatch::Count(std::size_t part, const std::int64_t* ids, std::size_t n) {
-  const std::size_t first = std::min(n, part * kPartIds);
-  counts_[part] = CountStripes(ids + first, std::min(kPartIds, n - first));
+// A counting sort. Hashing in both passes is cheaper than keeping the hashes in between.
+void Batch::Count(std::size_t part, const std::int64_t* ids, std::size_t n) {
+  std::array<std::uint32_t, kStripes> counts{};
+  const std::size_t end = std::min(n, (part + 1) * part_ids_);
+  for (std::size_t i = part * part_ids_; i < end; ++i) ++counts[StripeOf(HashId(ids[i]))];
+  counts_[part] = counts;
 }
 
-void SharedBatch::Place(std::size_t part, const std::int64_t* ids, std::size_t n) {
-  Places next;
+void Batch::Place(std::size_t part, const std::int64_t* ids, std::size_t n) {
+  std::array<std::uint32_t, kStripes> next;
   std::uint32_t sum = 0;
   for (std::size_t s = 0; s < kStripes; ++s) {
     if (part == 0) starts_[s] = sum;
@@ -71,9 +50,12 @@ void SharedBatch::Place(std::size_t part, const std::int64_t* ids, std::size_t n
     }
   }
   if (part == 0) starts_[kStripes] = sum;
-  const std::size_t first = std::min(n, part * kPartIds);
-  PlaceByStripe(ids + first, std::min(kPartIds, n - first), static_cast<std::uint32_t>(first), next,
-                entries_.data());
+  Entry* const entries = entries_.data();
+  const std::size_t end = std::min(n, (part + 1) * part_ids_);
+  for (std::size_t i = part * part_ids_; i < end; ++i) {
+    const std::uint64_t hash = HashId(ids[i]);
+    entries[next[StripeOf(hash)]++] = {hash, static_cast<std::uint32_t>(i)};
+  }
 }
 
 }  // namespace monolith::core

@@ -27,37 +27,23 @@ class Batch {
   // Throws std::length_error for more than 2^32 - 1 ids.
   void Order(const std::int64_t* ids, std::size_t n);
 
+  // Several threads order a batch in parts: after Reserve, all parts are counted, then all placed,
+  // each by any thread. Counting leaves alone what can be read from before.
+  void Reserve(std::size_t max_ids);  // Throws like Order. There is at least one part.
+  [[nodiscard]] std::size_t num_parts() const { return counts_.size(); }
+  // The ids are [0, n), at most as many as reserved; the last parts may have none.
+  void Count(std::size_t part, const std::int64_t* ids, std::size_t n);
+  void Place(std::size_t part, const std::int64_t* ids, std::size_t n);
+
   // Entries of stripe s stand in [start(s), start(s + 1)).
   [[nodiscard]] std::size_t start(std::size_t stripe) const { return starts_[stripe]; }
   [[nodiscard]] const Entry* entries() const { return entries_.data(); }
 
  private:
-  std::array<std::size_t, kStripes + 1> starts_{};
-  std::vector<Entry> entries_;
-};
-
-// A batch that several threads order: the parts are counted, then placed, each by any thread.
-// Nothing is placed before all is counted, nor read before all is placed.
-class SharedBatch {
- public:
-  static constexpr std::size_t kPartIds = std::size_t{1} << 12;
-
-  // For at most `max_ids`, in at least one part. Throws std::length_error for more than 2^32 - 1.
-  void Reserve(std::size_t max_ids);
-  [[nodiscard]] std::size_t num_parts() const { return counts_.size(); }
-
-  // The ids are [0, n); parts behind the last have none. Counting leaves alone what can be read.
-  void Count(std::size_t part, const std::int64_t* ids, std::size_t n);
-  void Place(std::size_t part, const std::int64_t* ids, std::size_t n);
-
-  // As in a Batch.
-  [[nodiscard]] std::size_t start(std::size_t stripe) const { return starts_[stripe]; }
-  [[nodiscard]] const Batch::Entry* entries() const { return entries_.data(); }
-
- private:
+  std::size_t part_ids_ = 0;
   std::vector<std::array<std::uint32_t, kStripes>> counts_;  // Of each part.
   std::array<std::size_t, kStripes + 1> starts_{};
-  std::vector<Batch::Entry> entries_;
+  std::vector<Entry> entries_;
 };
 
 }  // namespace monolith::core

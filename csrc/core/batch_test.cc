@@ -19,8 +19,7 @@ namespace {
 using Ids = std::vector<std::int64_t>;
 
 // Every id stands once, with its hash, in its stripe, and in the caller's order there.
-template <typename AnyBatch>
-void ExpectOrdered(const AnyBatch& batch, const Ids& ids) {
+void ExpectOrdered(const Batch& batch, const Ids& ids) {
   ASSERT_EQ(batch.start(0), 0u);
   ASSERT_EQ(batch.start(kStripes), ids.size());
   const Batch::Entry* const entries = batch.entries();
@@ -93,16 +92,18 @@ TEST(BatchTest, IsReusedForLargerAndSmallerBatches) {
 TEST(BatchTest, MoreIdsThanPositionsCanNumberAreRefused) {
   Batch batch;
   EXPECT_THROW(batch.Order(nullptr, std::size_t{1} << 32), std::length_error);
+  EXPECT_THROW(batch.Reserve(std::size_t{1} << 32), std::length_error);
 }
 
-TEST(SharedBatchTest, PartsInAnyOrderAreOrderedAsOneBatch) {
+TEST(BatchTest, PartsInAnyOrderAreOrderedAsOneBatch) {
   std::mt19937_64 random(3);
-  SharedBatch batch;
-  for (const std::size_t n : {0u, 1u, 4096u, 4097u, 100'000u, 20'000u}) {
+  Batch batch;
+  for (const std::size_t n : {0u, 1u, 4096u, 4097u, 500'000u, 20'000u}) {
     SCOPED_TRACE(n);
     const Ids ids = RandomIds(n, random);
     batch.Reserve(n);
-    ASSERT_GE(batch.num_parts() * SharedBatch::kPartIds, std::max<std::size_t>(n, 1));
+    ASSERT_GE(batch.num_parts(), n > 4096 ? 2u : 1u);
+    ASSERT_LE(batch.num_parts(), 64u);
     std::vector<std::size_t> parts(batch.num_parts());
     std::iota(parts.begin(), parts.end(), 0);
     std::shuffle(parts.begin(), parts.end(), random);
@@ -114,10 +115,10 @@ TEST(SharedBatchTest, PartsInAnyOrderAreOrderedAsOneBatch) {
 }
 
 // The table counts the ids of one slice in the batch whose last slice is still being read.
-TEST(SharedBatchTest, CountingLeavesAloneWhatIsPlaced) {
+TEST(BatchTest, CountingLeavesAloneWhatIsPlaced) {
   std::mt19937_64 random(4);
   const Ids first = RandomIds(10'000, random), second = RandomIds(5000, random);
-  SharedBatch batch;
+  Batch batch;
   batch.Reserve(first.size());
   const auto count = [&](const Ids& ids) {
     for (std::size_t p = 0; p < batch.num_parts(); ++p) batch.Count(p, ids.data(), ids.size());
@@ -131,11 +132,6 @@ TEST(SharedBatchTest, CountingLeavesAloneWhatIsPlaced) {
   ExpectOrdered(batch, first);
   place(second);  // Shorter than the room: the last part has none.
   ExpectOrdered(batch, second);
-}
-
-TEST(SharedBatchTest, MoreIdsThanPositionsCanNumberAreRefused) {
-  SharedBatch batch;
-  EXPECT_THROW(batch.Reserve(std::size_t{1} << 32), std::length_error);
 }
 
 // The table relies on stripes of similar size, and ids of real systems are far from random.

@@ -57,15 +57,11 @@ std::uint32_t CountAt(const WriteOptions& options, std::size_t position) {
 
 }  // namespace
 
-// Functions: a closure that runs on another thread would not initialize a variable beside it. Not
+// A function: a closure that runs on another thread would not initialize a variable beside it. Not
 // inline: in a shared library the compiler would ask for the variable's address again for every id.
-__attribute__((noinline)) Batch& SliceOfThisThread() {
-  thread_local Batch slice;
-  return slice;
-}
-__attribute__((noinline)) SharedBatch& SharedSliceOfThisThread(std::size_t number) {
-  thread_local SharedBatch slices[2];
-  return slices[number];
+__attribute__((noinline)) Batch& BatchOfThisThread(std::size_t number) {
+  thread_local Batch batches[2];
+  return batches[number];
 }
 
 class EmbeddingTable::HashesOfRows final : public RowIndex::HashOfRow {
@@ -258,8 +254,9 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
                                     const float* learning_rates, std::int64_t global_step,
                                     const WriteOptions& options) {
   RaiseMaxUpdateTime(options.update_time_sec);
+  Batch& batch = BatchOfThisThread(0);
   // Equal ids are in the same stripe, so each thread sums what it will need.
-  const auto update = [&](const auto& batch, std::size_t first_stripe, std::size_t last_stripe) {
+  const auto update = [&](std::size_t first_stripe, std::size_t last_stripe) {
     const std::size_t first = batch.start(first_stripe), end = batch.start(last_stripe);
     if (first == end) return;
     const Batch::Entry* const entries = batch.entries();
@@ -282,16 +279,14 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
     steps.TakeAll();
   };
   if (options.parallel == nullptr) {
-    Batch& batch = SliceOfThisThread();
     batch.Order(ids, n);
     for (std::size_t s = 0; s < kStripes;) {
       const std::size_t last = EndOfGroup(batch, s, 2 * kIdsInFlight);  // Some will be equal.
-      update(batch, s, last);
+      update(s, last);
       s = last;
     }
     return;
   }
-  SharedBatch& batch = SharedSliceOfThisThread(0);
   batch.Reserve(n);
   enum Stage : std::size_t { kCount, kPlace, kUpdate, kStages };
   const auto pieces_of = [&](std::size_t stage) {
@@ -300,7 +295,7 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
   RunInStages(*options.parallel, kStages, pieces_of, [&](std::size_t stage, std::size_t piece) {
     if (stage == kCount) batch.Count(piece, ids, n);
     if (stage == kPlace) batch.Place(piece, ids, n);
-    if (stage == kUpdate) update(batch, piece, piece + 1);
+    if (stage == kUpdate) update(piece, piece + 1);
   });
 }
 

@@ -39,9 +39,8 @@ inline bool AllZero(const float* values, std::size_t n) {
   return std::all_of(values, values + n, [](float v) { return v == 0.0f; });
 }
 
-// The ids that this thread is ordering: alone, and for a call with others.
-Batch& SliceOfThisThread();
-SharedBatch& SharedSliceOfThisThread(std::size_t number);  // There are two.
+// What this thread is ordering, for itself or for all threads of its call. There are two.
+Batch& BatchOfThisThread(std::size_t number);
 
 // The stripe behind the next ones that have so many ids together: enough to overlap cache misses.
 inline std::size_t EndOfGroup(const Batch& batch, std::size_t first_stripe, std::size_t min_ids) {
@@ -150,7 +149,7 @@ void EmbeddingTable::LockSliceBySlice(const std::int64_t* ids, std::size_t n,
         return;
       }
     }
-    Batch& slice = SliceOfThisThread();
+    Batch& slice = BatchOfThisThread(0);
     slice.Order(slice_ids, count);
     for (std::size_t s = 0; s < kStripes;) {
       const std::size_t last = EndOfGroup(slice, s, kIdsInFlight);
@@ -177,8 +176,8 @@ void EmbeddingTable::LockSliceBySlice(const std::int64_t* ids, std::size_t n,
 template <typename Lock, typename OnLocked>
 void EmbeddingTable::ShareSlices(const std::int64_t* ids, std::size_t n, const Parallel& parallel,
                                  OnLocked&& on_locked) const {
-  SharedBatch* const batches[] = {&SharedSliceOfThisThread(0), &SharedSliceOfThisThread(1)};
-  for (SharedBatch* batch : batches) batch->Reserve(kSharedSliceIds);
+  Batch* const batches[] = {&BatchOfThisThread(0), &BatchOfThisThread(1)};
+  for (Batch* batch : batches) batch->Reserve(kSharedSliceIds);
   const std::size_t parts = batches[0]->num_parts();
   const std::size_t slices = (n + kSharedSliceIds - 1) / kSharedSliceIds;
   // Before the first there is none either: numbers below 0 wrap around.
@@ -194,7 +193,7 @@ void EmbeddingTable::ShareSlices(const std::int64_t* ids, std::size_t n, const P
   RunInStages(parallel, slices + 2, pieces_of, [&](std::size_t stage, std::size_t piece) {
     if (const std::size_t slice = stage - 2; exists(slice)) {
       if (piece < kStripes) {
-        const SharedBatch& batch = *batches[slice % 2];
+        const Batch& batch = *batches[slice % 2];
         const std::size_t first = batch.start(piece), end = batch.start(piece + 1);
         if (first == end) return;
         const typename Locked::template Range<Lock> lock(*this, piece, piece + 1);
