@@ -2,7 +2,7 @@
 
 #include "core/optimizer/factories.h"
 #include "core/optimizer/stateful.h"
-#include "core/simd.h"
+#include "core/system/simd.h"
 
 namespace monolith::core {
 namespace {

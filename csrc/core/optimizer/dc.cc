@@ -1,9 +1,9 @@
 #include <stdexcept>
 #include <utility>
 
-#include "core/optimizer.h"
-#include "core/scratch_floats.h"
-#include "core/simd.h"
+#include "core/optimizer/optimizer.h"
+#include "core/system/scratch_floats.h"
+#include "core/system/simd.h"
 
 namespace monolith::core {
 namespace {

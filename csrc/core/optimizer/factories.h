@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "core/optimizer.h"
+#include "core/optimizer/optimizer.h"
 
 namespace monolith::core {
 

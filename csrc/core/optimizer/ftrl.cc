@@ -2,7 +2,7 @@
 
 #include "core/optimizer/factories.h"
 #include "core/optimizer/stateful.h"
-#include "core/simd.h"
+#include "core/system/simd.h"
 
 // Both divide by the learning rate: a step with rate 0 changes nothing, neither weight nor state.
 

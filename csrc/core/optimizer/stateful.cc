@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "core/wire.h"
+#include "core/wire/wire.h"
 
 namespace monolith::core {
 namespace {

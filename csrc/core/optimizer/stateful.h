@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/optimizer.h"
+#include "core/optimizer/optimizer.h"
 
 namespace monolith::core {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
-#include "core/half.h"
 #include "core/optimizer/factories.h"
+#include "core/row/half.h"
 
 namespace monolith::core {
 namespace {

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/half.h"
-#include "core/optimizer.h"
+#include "core/optimizer/optimizer.h"
+#include "core/row/half.h"
 
 namespace monolith::core {
 namespace {

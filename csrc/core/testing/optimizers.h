@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/table_config.h"
+#include "core/table/table_config.h"
 
 namespace monolith::core::testing {
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/embedding_table.h"
+#include "core/table/embedding_table.h"
 #include "core/testing/optimizers.h"
 
 #if defined(__SANITIZE_THREAD__)

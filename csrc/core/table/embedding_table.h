@@ -1,0 +1,182 @@
+// The collisionless embedding table: every 64-bit id owns a row.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/filter/admission_filter.h"
+#include "core/row/entry_accessor.h"
+#include "core/system/on_threads.h"
+#include "core/table/batch.h"
+#include "core/table/row_index.h"
+#include "core/table/row_store.h"
+#include "core/table/table_config.h"
+
+namespace monolith::core {
+
+// Serialized rows, one after another.
+struct DumpedRows {
+  std::string bytes;
+  std::vector<std::size_t> ends;  // Row i is bytes [ends[i-1], ends[i]).
+
+  void Clear() {
+    bytes.clear();
+    ends.clear();
+  }
+  [[nodiscard]] std::size_t size() const { return ends.size(); }
+  [[nodiscard]] std::string_view operator[](std::size_t i) const {
+    const std::size_t begin = i == 0 ? 0 : ends[i - 1];
+    return std::string_view(bytes).substr(begin, ends[i] - begin);
+  }
+};
+
+// Which rows a dump leaves out: those that have expired at `now_sec`.
+struct Expiry {
+  const SlotExpireTimes* times;
+  std::int64_t now_sec;
+};
+
+// What all writes share.
+struct WriteOptions {
+  std::int64_t update_time_sec = 0;       // Becomes the rows' last update; 0: not given.
+  AdmissionFilter* filter = nullptr;      // Asked before a row is made; null admits all.
+  const std::uint32_t* counts = nullptr;  // Occurrences per id for the filter; null: one each.
+  const Parallel* parallel = nullptr;     // Null: all on the caller's thread.
+};
+
+// Thread-safe: every method may be called from any thread. Readers do not wait for readers; an
+// update of a row is seen whole or not at all; ids of one call are processed in order. A batch is
+// not one transaction: another thread may see some of its rows updated and others not yet.
+//
+// A stripe's lock guards its index, its free places and the bytes of its rows. Readers of rows hold
+// it shared, writers exclusively; whoever needs several takes them in rising order. Walks over the
+// places hold walk_mutex_ shared and Clear holds it exclusively, before any stripe's lock.
+class EmbeddingTable {
+ public:
+  // Throws std::invalid_argument if the config does not describe a table.
+  explicit EmbeddingTable(const EmbeddingHashTableConfig& config);
+  ~EmbeddingTable();
+  EmbeddingTable(const EmbeddingTable&) = delete;
+  EmbeddingTable& operator=(const EmbeddingTable&) = delete;
+
+  [[nodiscard]] const EmbeddingHashTableConfig& config() const { return config_; }
+  [[nodiscard]] const EntryAccessor& accessor() const { return *accessor_; }
+  [[nodiscard]] std::size_t dim() const { return dim_; }
+  [[nodiscard]] std::size_t size() const;
+  [[nodiscard]] bool Contains(std::int64_t id) const;
+
+  // Copies the rows of `n` ids into `rows` [n, dim], zeros for absent ids, which are not created.
+  // Returns how many ids were present.
+  std::size_t Lookup(const std::int64_t* ids, std::size_t n, float* rows,
+                     const Parallel* parallel = nullptr) const;
+  // Serialized EntryDumps without id; empty for absent ids.
+  void LookupEntry(const std::int64_t* ids, std::size_t n, std::string* entries) const;
+
+  // Absent ids get a row first, if the filter admits them. `rows` and `grads` are [n, dim].
+  void Assign(const std::int64_t* ids, std::size_t n, const float* rows,
+              const WriteOptions& options);
+  void AssignAdd(const std::int64_t* ids, std::size_t n, const float* rows,
+                 const WriteOptions& options);
+  // One optimizer step per occurrence of an id, with `learning_rates` [num_segments].
+  void Optimize(const std::int64_t* ids, std::size_t n, const float* grads,
+                const float* learning_rates, std::int64_t global_step, const WriteOptions& options);
+  // One step per distinct id, on the sum of its gradients. A filter sees how often it came.
+  void OptimizeSummed(const std::int64_t* ids, std::size_t n, const float* grads,
+                      const float* learning_rates, std::int64_t global_step,
+                      const WriteOptions& options);
+  // Fresh value and state; `status` [n] becomes 1 where the id existed, 0 where it was made.
+  void Reinitialize(const std::int64_t* ids, std::size_t n, std::int64_t now_sec,
+                    std::int32_t* status);
+
+  // Removes ids that are present; returns how many.
+  std::size_t Erase(const std::int64_t* ids, std::size_t n);
+  // Removes rows that have expired at `max_update_sec` by the config's expire times; appends their
+  // ids to `evicted_ids` unless that is null.
+  std::size_t Evict(std::int64_t max_update_sec, std::vector<std::int64_t>* evicted_ids = nullptr);
+  void Clear();
+
+  // Rows stand at places [0, num_places()). Walking the places visits every row that stays in the
+  // table during the walk exactly once, whatever else is going on.
+  [[nodiscard]] std::uint64_t num_places() const { return rows_.num_rows(); }
+  // Appends serialized rows from `place` on, without those that `expiry` (if not null) leaves out;
+  // stops after `max_rows` rows or at `end`. Returns the place to go on from.
+  [[nodiscard]] std::uint64_t Dump(std::uint64_t place, std::uint64_t end, std::size_t max_rows,
+                                   const Expiry* expiry, DumpedRows* dumped) const;
+  // Appends a record for each of `n` ids, which are all different: its serialized row, or an
+  // EntryDump with nothing but the id where there is none, or where `expiry` leaves it out.
+  void DumpIds(const std::int64_t* ids, std::size_t n, const Expiry* expiry,
+               DumpedRows* dumped) const;
+  // Prepares an empty table for about so many rows: on the way there next to nothing moves, and it
+  // takes as much memory as it would have by itself.
+  void Reserve(std::size_t rows);
+  // Makes or overwrites a row per dump, past any filter. Throws std::invalid_argument if a dump
+  // does not fit the table; rows before it are in the table then.
+  void Restore(const EntryDumpView* dumps, std::size_t n);
+
+  // The greatest update time any write or restore has brought.
+  [[nodiscard]] std::int64_t max_update_sec() const {
+    return max_update_sec_.load(std::memory_order_relaxed);
+  }
+
+  [[nodiscard]] std::size_t MemoryBytes() const;
+  [[nodiscard]] std::string DebugString() const;  // JSON.
+
+ private:
+  struct Stripe;
+  class HashesOfRows;
+  class Locked;
+  struct AsGiven;
+  struct ByStripe;
+  struct Summed;
+
+  // A row with its address, so that nobody computes it twice; header is null where there is none.
+  struct FoundRow {
+    std::uint32_t number = RowStore::kNoRow;
+    RowHeader* header = nullptr;
+    [[nodiscard]] std::byte* data() const { return reinterpret_cast<std::byte*>(header + 1); }
+  };
+
+  template <typename Lock, typename OnLocked>
+  void LockSliceBySlice(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
+                        OnLocked&& on_locked) const;
+  template <typename Lock, typename OnLocked>
+  void ShareSlices(const std::int64_t* ids, std::size_t n, const Parallel& parallel,
+                   OnLocked&& on_locked) const;
+  template <typename Lock, typename OnRow>
+  void ForEachId(const std::int64_t* ids, std::size_t n, const Parallel* parallel,
+                 OnRow&& on_row) const;
+  template <typename Lock, typename Ids, typename OnRow>
+  void WalkIds(const Ids& ids, std::size_t first, std::size_t end, OnRow&& on_row) const;
+  template <typename Update>
+  void Write(const std::int64_t* ids, std::size_t n, const WriteOptions& options, Update&& update);
+  template <typename Update>
+  void WriteRow(Stripe& stripe, std::uint64_t hash, FoundRow row, std::uint32_t count,
+                const WriteOptions& options, Update&& update);
+
+  [[nodiscard]] std::uint32_t Find(const Stripe& stripe, std::uint64_t hash) const;
+  [[nodiscard]] std::uint32_t Make(Stripe& stripe, std::uint64_t hash);
+  void Remove(Stripe& stripe, std::uint64_t hash, std::uint32_t row);
+  void RaiseMaxUpdateTime(std::int64_t sec);
+
+  const EmbeddingHashTableConfig config_;
+  const std::unique_ptr<EntryAccessor> accessor_;
+  const std::size_t dim_;
+  const std::size_t bytes_read_;     // Of a row, from its header on, by a lookup,
+  const std::size_t bytes_written_;  // and by an update.
+  const SlotExpireTimes expire_times_;
+  RowStore rows_;
+  BucketPool buckets_;
+  std::unique_ptr<HashesOfRows> hashes_of_rows_;
+  std::array<std::unique_ptr<Stripe>, kStripes> stripes_;
+  mutable std::shared_mutex walk_mutex_;
+  std::atomic<std::int64_t> max_update_sec_{0};
+};
+
+}  // namespace monolith::core

@@ -1,0 +1,95 @@
+// A table's rows as EntryDumps, and back.
+#include <stdexcept>
+
+#include "core/table/embedding_table.h"
+#include "core/table/embedding_table_walk.h"
+
+namespace monolith::core {
+
+void EmbeddingTable::LookupEntry(const std::int64_t* ids, std::size_t n,
+                                 std::string* entries) const {
+  ForEachId<Locked::Shared>(
+      ids, n, nullptr, [&](Stripe&, std::uint64_t, std::size_t position, FoundRow row) {
+        entries[position].clear();
+        if (row.header == nullptr) return;
+        accessor_->AppendDump(row.data(), /*with_id=*/false, 0, row.header->last_update_sec,
+                              &entries[position]);
+      });
+}
+
+std::uint64_t EmbeddingTable::Dump(std::uint64_t place, std::uint64_t end, std::size_t max_rows,
+                                   const Expiry* expiry, DumpedRows* dumped) const {
+  const std::shared_lock<std::shared_mutex> walk(walk_mutex_);
+  std::size_t left = max_rows;
+  while (left > 0 && place < end && place < num_places()) {
+    const auto row = static_cast<std::uint32_t>(place);
+    const std::uint32_t block = row / RowStore::kBlockRows * RowStore::kBlockRows;
+    const Stripe& stripe = *stripes_[rows_.OwnerOfBlock(block)];
+    const std::shared_lock<FairSharedMutex> lock(stripe.mutex);
+    const std::uint64_t block_end = std::min<std::uint64_t>(block + RowStore::kBlockRows, end);
+    for (; place < block_end && left > 0; ++place) {
+      const auto at = static_cast<std::uint32_t>(place);
+      const RowHeader* header = rows_.Header(at);
+      if (header->live == 0) continue;
+      if (expiry != nullptr && expiry->times->Expired(IdOfHash(header->hash),
+                                                      header->last_update_sec, expiry->now_sec)) {
+        continue;
+      }
+      accessor_->AppendDump(rows_.Data(at), /*with_id=*/true, IdOfHash(header->hash),
+                            header->last_update_sec, &dumped->bytes);
+      dumped->ends.push_back(dumped->bytes.size());
+      --left;
+    }
+  }
+  return std::min(place, end);
+}
+
+void EmbeddingTable::DumpIds(const std::int64_t* ids, std::size_t n, const Expiry* expiry,
+                             DumpedRows* dumped) const {
+  ForEachId<Locked::Shared>(
+      ids, n, nullptr, [&](Stripe&, std::uint64_t, std::size_t position, FoundRow row) {
+        const std::int64_t id = ids[position];
+        if (row.header == nullptr ||
+            (expiry != nullptr &&
+             expiry->times->Expired(id, row.header->last_update_sec, expiry->now_sec))) {
+          AppendRemovedEntry(id, &dumped->bytes);
+        } else {
+          accessor_->AppendDump(row.data(), /*with_id=*/true, id, row.header->last_update_sec,
+                                &dumped->bytes);
+        }
+        dumped->ends.push_back(dumped->bytes.size());
+      });
+}
+
+void EmbeddingTable::Restore(const EntryDumpView* dumps, std::size_t n) {
+  std::vector<std::int64_t> ids(n);
+  std::int64_t max_update = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (!dumps[i].has_id) throw std::invalid_argument("A saved row has no id.");
+    ids[i] = dumps[i].id;
+    max_update = std::max(max_update, dumps[i].last_update_ts_sec);
+  }
+  std::vector<float> values(config_.skip_zero_embedding ? dim_ : 0);
+  ForEachId<Locked::Exclusive>(
+      ids.data(), n, nullptr,
+      [&](Stripe& stripe, std::uint64_t hash, std::size_t position, FoundRow found) {
+        const EntryDumpView& dump = dumps[position];
+        std::uint32_t row = found.number;
+        const bool is_new = row == kNoRow;
+        if (is_new) row = Make(stripe, hash);
+        try {
+          accessor_->Restore(dump, rows_.Data(row));
+        } catch (...) {
+          Remove(stripe, hash, row);
+          throw;
+        }
+        rows_.Header(row)->last_update_sec = ToRowTime(dump.last_update_ts_sec);
+        if (config_.skip_zero_embedding) {
+          accessor_->Read(rows_.Data(row), values.data());
+          if (AllZero(values.data(), dim_)) Remove(stripe, hash, row);
+        }
+      });
+  RaiseMaxUpdateTime(max_update);
+}
+
+}  // namespace monolith::core

@@ -1,0 +1,91 @@
+#include "ops/table/table_calls.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+
+namespace monolith::ops {
+namespace {
+
+namespace tf = tensorflow;
+
+// Below these, handing work to other threads costs more than it saves.
+constexpr std::size_t kIdsWorthThreads = 16384;
+constexpr std::size_t kIdsWorthThreadsIfAsked = 2048;
+
+}  // namespace
+
+absl::Status ReadNonNegative(tf::OpKernelContext* ctx, const char* input, std::int64_t* value) {
+  const tf::Tensor* tensor = nullptr;
+  TF_RETURN_IF_ERROR(ctx->input(input, &tensor));
+  if (tensor->NumElements() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`", input, "` must be a scalar, got shape ", tensor->shape().DebugString()));
+  }
+  *value = tensor->flat<std::int64_t>()(0);
+  if (*value < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(input, "=", *value, " is negative, please investigate!"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckForTraining(const TableSet& set) {
+  if (set.is_for_training()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("Table ", set.name(),
+                   ": ServingEntryAccessor doesn't support Optimize; its entry_type is SERVING."));
+}
+
+absl::Status CheckLearningRates(const tf::Tensor& learning_rates, std::size_t expected,
+                                const std::string& table) {
+  if (static_cast<std::size_t>(learning_rates.NumElements()) != expected) {
+    return absl::InvalidArgumentError(absl::StrCat("Table ", table, " needs ", expected,
+                                                   " learning rates, one per segment, got ",
+                                                   learning_rates.NumElements(), "."));
+  }
+  const auto rates = learning_rates.flat<float>();
+  for (Eigen::Index i = 0; i < rates.size(); ++i) {
+    if (!std::isfinite(rates(i))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("Table ", table, ": learning rate ", i, " is ", rates(i),
+                       "; the update was not applied. Check the learning-rate function."));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRows(const std::string& table, std::size_t n, std::size_t dim,
+                       std::size_t num_values) {
+  if (n * dim == num_values) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("Table ", table, ": The dim doesn't match expectation. ", n, " ids of dim ", dim,
+                   " need ", n * dim, " values, got ", num_values, "."));
+}
+
+bool WorthThreads(tf::OpKernelContext* ctx, std::size_t n, bool asked_for) {
+  return ctx->device()->tensorflow_cpu_worker_threads()->num_threads > 1 &&
+         n >= (asked_for ? kIdsWorthThreadsIfAsked : kIdsWorthThreads);
+}
+
+void Optimize(const TableSet& set, std::size_t index, core::EmbeddingTable& table,
+              const std::int64_t* ids, std::size_t n, const float* grads,
+              const float* learning_rates, const UpdateArguments& arguments,
+              const core::Parallel* parallel) {
+  const NoteTouched note(set, index, ids, n);
+  core::WriteOptions options;
+  options.update_time_sec = arguments.update_time_sec;
+  options.filter = set.filter();
+  options.parallel = parallel;
+  const auto optimize = arguments.sum_equal_ids ? &core::EmbeddingTable::OptimizeSummed
+                                                : &core::EmbeddingTable::Optimize;
+  (table.*optimize)(ids, n, grads, learning_rates, arguments.global_step, options);
+  set.sync_client()->Touched(set.table_names()[index], ids, n);
+}
+
+absl::Status NameTable(const absl::Status& status, const std::string& table) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("Table ", table, ": ", status.message()));
+}
+
+}  // namespace monolith::ops

@@ -1,0 +1,200 @@
+// Ops of incremental snapshots, and of those that another number of servers has written.
+//
+// A table remembers which rows change (Track); a save gathers their ids (Gather), writes the rows
+// (SaveTouched) and, when they are safe, lets the table forget them (Forget). A full save gathers
+// before it writes and lets forget afterwards, too. A restore reads the full snapshot and all that
+// followed as layers (RestoreLayers).
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/table/table_config.h"
+#include "ops/system/status_guard.h"
+#include "ops/table/snapshot_op.h"
+#include "ops/table/table_restore.h"
+#include "ops/table/table_set.h"
+#include "ops/table/table_snapshot.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace monolith::ops {
+namespace {
+
+namespace tf = tensorflow;
+namespace shapes = tensorflow::shape_inference;
+
+REGISTER_OP("MonolithTableTrackTouched")
+    .Input("table: resource")
+    .Attr("capacity: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn(shapes::NoOutputs);
+
+REGISTER_OP("MonolithTableGatherTouched")
+    .Input("table: resource")
+    .Output("num_ids: int64")
+    .Output("complete: bool")
+    .SetIsStateful()
+    .SetShapeFn([](shapes::InferenceContext* c) {
+      c->set_output(0, c->Scalar());
+      c->set_output(1, c->Scalar());
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("MonolithTableSaveTouched")
+    .Input("table: resource")
+    .Input("basename: string")
+    .Attr("compression: {'', 'SNAPPY'} = ''")
+    .Attr("slot_expire_time_config: string = ''")
+    .SetIsStateful()
+    .SetShapeFn(shapes::NoOutputs);
+
+REGISTER_OP("MonolithTableForgetTouched")
+    .Input("table: resource")
+    .SetIsStateful()
+    .SetShapeFn(shapes::NoOutputs);
+
+REGISTER_OP("MonolithTableRestoreLayers")
+    .Input("table: resource")
+    .Input("basenames: string")
+    .Input("layers: int64")
+    .Attr("compression: {'', 'SNAPPY'} = ''")
+    .Attr("keep_other_rows: bool = false")
+    .Attr("server: int >= 0 = 0")
+    .Attr("num_servers: int >= 1 = 1")
+    .SetIsStateful()
+    .SetShapeFn(shapes::NoOutputs);
+
+class TrackTouchedOp final : public tf::OpKernel {
+ public:
+  explicit TrackTouchedOp(tf::OpKernelConstruction* ctx) : tf::OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("capacity", &capacity_));
+  }
+
+  void Compute(tf::OpKernelContext* ctx) override {
+    tf::core::RefCountPtr<TableSet> set;
+    OP_REQUIRES_OK(ctx, GetTableSet(ctx, 0, &set));
+    OP_REQUIRES_OK(ctx, Guard([&] { set->TrackTouched(static_cast<std::size_t>(capacity_)); }));
+  }
+
+ private:
+  std::int64_t capacity_ = 0;
+};
+
+class GatherTouchedOp final : public tf::OpKernel {
+ public:
+  using tf::OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* ctx) override {
+    tf::core::RefCountPtr<TableSet> set;
+    OP_REQUIRES_OK(ctx, GetTableSet(ctx, 0, &set));
+    tf::Tensor* num_ids = nullptr;
+    tf::Tensor* complete = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tf::TensorShape({}), &num_ids));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, tf::TensorShape({}), &complete));
+    num_ids->scalar<std::int64_t>()() = 0;
+    complete->scalar<bool>()() = true;
+    for (std::size_t t = 0; t < set->size(); ++t) {
+      core::TouchedRows* touched = set->touched_rows(t);
+      OP_REQUIRES(ctx, touched != nullptr, DoesNotTrack(*set));
+      OP_REQUIRES_OK(ctx, Guard([&] {
+                       const core::TouchedRows::Gathered gathered = touched->Gather();
+                       num_ids->scalar<std::int64_t>()() +=
+                           static_cast<std::int64_t>(gathered.num_ids);
+                       if (!gathered.complete) complete->scalar<bool>()() = false;
+                     }));
+    }
+  }
+};
+
+class SaveTouchedOp final : public FileOp {
+ public:
+  explicit SaveTouchedOp(tf::OpKernelConstruction* ctx) : FileOp(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("compression", &compression_));
+    std::string expire_times;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("slot_expire_time_config", &expire_times));
+    OP_REQUIRES_OK(ctx,
+                   Guard([&] { expire_times_ = core::ParseSlotExpireTimeConfig(expire_times); }));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* ctx) override {
+    tf::core::RefCountPtr<TableSet> set;
+    TF_RETURN_IF_ERROR(GetTableSet(ctx, 0, &set));
+    std::string basename;
+    TF_RETURN_IF_ERROR(ReadBasename(ctx, 1, &basename));
+    return SaveTouchedRows(ctx->env(), *set, basename, compression_, expire_times_);
+  }
+
+  std::string compression_;
+  core::SlotExpireTimeConfig expire_times_;
+};
+
+class ForgetTouchedOp final : public tf::OpKernel {
+ public:
+  using tf::OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* ctx) override {
+    tf::core::RefCountPtr<TableSet> set;
+    OP_REQUIRES_OK(ctx, GetTableSet(ctx, 0, &set));
+    for (std::size_t t = 0; t < set->size(); ++t) {
+      core::TouchedRows* touched = set->touched_rows(t);
+      OP_REQUIRES(ctx, touched != nullptr, DoesNotTrack(*set));
+      touched->Forget();
+    }
+  }
+};
+
+class RestoreLayersOp final : public FileOp {
+ public:
+  explicit RestoreLayersOp(tf::OpKernelConstruction* ctx) : FileOp(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("compression", &options_.compression));
+    bool keep = false;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("keep_other_rows", &keep));
+    if (keep) options_.mode = RestoreMode::kKeep;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("server", &options_.server));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_servers", &options_.num_servers));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* ctx) override {
+    tf::core::RefCountPtr<TableSet> set;
+    TF_RETURN_IF_ERROR(GetTableSet(ctx, 0, &set));
+    const tf::Tensor& basenames = ctx->input(1);
+    const tf::Tensor& layer_of = ctx->input(2);
+    if (basenames.NumElements() != layer_of.NumElements()) {
+      return absl::InvalidArgumentError(absl::StrCat("`layers` must have one number per basename, ",
+                                                     basenames.NumElements(), ", got ",
+                                                     layer_of.NumElements()));
+    }
+    std::vector<SnapshotLayer> layers;
+    for (std::int64_t i = 0; i < basenames.NumElements(); ++i) {
+      const std::int64_t layer = layer_of.flat<std::int64_t>()(i);
+      const auto known = static_cast<std::int64_t>(layers.size());
+      if (layer != known && layer != known - 1) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("`layers` must start at 0 and rise by 0 or 1, entry ", i, " is ", layer));
+      }
+      if (layer < 0) return absl::InvalidArgumentError("`layers` must not be negative.");
+      if (layer == known) layers.emplace_back();
+      layers.back().emplace_back(basenames.flat<tf::tstring>()(i));
+    }
+    if (layers.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("Table ", set->name(), " needs at least one basename to restore from."));
+    }
+    return RestoreTables(ctx->env(), *set, layers, options_);
+  }
+
+  RestoreOptions options_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("MonolithTableTrackTouched").Device(tf::DEVICE_CPU), TrackTouchedOp);
+REGISTER_KERNEL_BUILDER(Name("MonolithTableGatherTouched").Device(tf::DEVICE_CPU), GatherTouchedOp);
+REGISTER_KERNEL_BUILDER(Name("MonolithTableSaveTouched").Device(tf::DEVICE_CPU), SaveTouchedOp);
+REGISTER_KERNEL_BUILDER(Name("MonolithTableForgetTouched").Device(tf::DEVICE_CPU), ForgetTouchedOp);
+REGISTER_KERNEL_BUILDER(Name("MonolithTableRestoreLayers").Device(tf::DEVICE_CPU), RestoreLayersOp);
+
+}  // namespace
+}  // namespace monolith::ops

@@ -1,0 +1,38 @@
+// Tables back from disk: what table_snapshot.h writes, read by as many servers as there are now.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "ops/table/table_set.h"
+#include "tensorflow/core/platform/env.h"
+
+namespace monolith::ops {
+
+// What becomes of rows that are in memory but not in the snapshot.
+enum class RestoreMode { kReplace, kKeep };
+
+// Basenames of snapshots that together hold all rows, each row in one of them: those of all servers
+// that saved.
+using SnapshotLayer = std::vector<std::string>;
+
+struct RestoreOptions {
+  std::string compression;  // "" or "SNAPPY", as it was saved.
+  RestoreMode mode = RestoreMode::kReplace;
+  // Of the rows, only those with floormod(id, num_servers) == server are kept.
+  std::int64_t server = 0;
+  std::int64_t num_servers = 1;
+};
+
+// Reads a full snapshot, the first layer, and what SaveTouchedRows has written since, the others in
+// order. All files are read and checked before any table changes, so an error leaves the tables as
+// they were. Tables that only the snapshot has are passed over, tables that it lacks stay as they
+// are. Snapshots of a single table may come without meta files, from before those were written;
+// then a file cut exactly between two rows is not noticed.
+[[nodiscard]] absl::Status RestoreTables(tensorflow::Env* env, TableSet& set,
+                                         const std::vector<SnapshotLayer>& layers,
+                                         const RestoreOptions& options);
+
+}  // namespace monolith::ops
