@@ -21,7 +21,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
-from monolith.embedding import entry, hash_tables, touched_tables
+from monolith.embedding import entry
+from monolith.embedding.tables import single
+from monolith.embedding.tables import touched as touched_tables
 from monolith.native import ops
 from monolith.proto import embedding_hash_table_pb2
 
@@ -31,7 +33,7 @@ TOUCHED_SHARE = 0.01
 BATCH = 16384
 
 
-def make_table(name: str) -> hash_tables.HashTable:
+def make_table(name: str) -> single.HashTable:
     config = embedding_hash_table_pb2.EmbeddingHashTableConfig()
     config.cuckoo.SetInParent()
     config.entry_config.segments.append(
@@ -40,7 +42,7 @@ def make_table(name: str) -> hash_tables.HashTable:
         )
     )
     instance = entry.HashTableConfigInstance(config, [0.1])
-    return hash_tables.hash_table_from_config(instance, name_suffix=name)
+    return single.hash_table_from_config(instance, name_suffix=name)
 
 
 def best_of(turns: int, action: Callable[[], object]) -> float:

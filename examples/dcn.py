@@ -16,14 +16,15 @@ import tensorflow as tf
 from monolith import layers
 from monolith.data import movies
 from monolith.embedding import entry
-from monolith.training import estimator, model
+from monolith.model import ranking
+from monolith.training import estimator
 
 BATCH_SIZE = 512
 HELD_OUT = 40_960
 WORLD = movies.World(movies.WorldConfig(num_users=1_000, num_movies=200, num_examples=200_000))
 
 
-class CrossModel(model.MonolithModel):
+class CrossModel(ranking.MonolithModel):
     """Two crosses of rank 16, and two dense layers."""
 
     def input_fn(self, mode):
@@ -44,7 +45,7 @@ class CrossModel(model.MonolithModel):
         crossed = layers.CrossNet(num_layers=2, projection_dim=16)(embeddings)
         deep = layers.MLP([128, 64], output_activation="relu")(embeddings)
         logits = layers.Dense(1, name="logits")(tf.concat([crossed, deep], axis=1))
-        loss, click = model.get_sigmoid_loss_and_pred(
+        loss, click = ranking.get_sigmoid_loss_and_pred(
             "click", logits, features["label"], BATCH_SIZE, mode=mode
         )
         optimizer = tf.compat.v1.train.AdagradOptimizer(0.02)

@@ -17,7 +17,8 @@ import tensorflow as tf
 from monolith import layers
 from monolith.data import movies
 from monolith.embedding import entry
-from monolith.training import estimator, model
+from monolith.model import ranking
+from monolith.training import estimator
 
 BATCH_SIZE = 512
 HELD_OUT = 40_960
@@ -25,7 +26,7 @@ FEATURES = ["user", "movie", "genres"]
 WORLD = movies.World(movies.WorldConfig(num_users=1_000, num_movies=200, num_examples=200_000))
 
 
-class DeepFm(model.MonolithModel):
+class DeepFm(ranking.MonolithModel):
     """Weights, pairs and a network, added up."""
 
     def input_fn(self, mode):
@@ -51,7 +52,7 @@ class DeepFm(model.MonolithModel):
         )
         deep = layers.MLP([128, 64, 1], name="deep")(tf.concat(vectors, axis=1))
         logits = weights + layers.FM()(vectors) + deep
-        loss, click = model.get_sigmoid_loss_and_pred(
+        loss, click = ranking.get_sigmoid_loss_and_pred(
             "click", logits, features["label"], BATCH_SIZE, mode=mode
         )
         optimizer = tf.compat.v1.train.AdagradOptimizer(0.02)

@@ -16,7 +16,8 @@ import tensorflow as tf
 from monolith import layers
 from monolith.data import movies
 from monolith.embedding import entry
-from monolith.training import estimator, model
+from monolith.model import ranking
+from monolith.training import estimator
 
 BATCH_SIZE = 512
 TASKS = ["click", "finish"]
@@ -30,7 +31,7 @@ def add_finish(batch):
     return {**batch, "finish": batch["label"] * tf.cast(stays, tf.float32)}
 
 
-class TwoTasks(model.MonolithModel):
+class TwoTasks(ranking.MonolithModel):
     """Four experts, two gates, two heads."""
 
     def input_fn(self, mode):
@@ -51,7 +52,7 @@ class TwoTasks(model.MonolithModel):
         losses, preds = [], {}
         for task, tower in zip(TASKS, towers, strict=True):
             logits = layers.Dense(1, name=f"{task}_logits")(tower)
-            loss, preds[task] = model.get_sigmoid_loss_and_pred(
+            loss, preds[task] = ranking.get_sigmoid_loss_and_pred(
                 task, logits, labels[task], BATCH_SIZE, mode=mode
             )
             losses.append(loss)

@@ -18,14 +18,15 @@ import tensorflow as tf
 from monolith import layers
 from monolith.data import movies
 from monolith.embedding import entry
-from monolith.training import estimator, model
+from monolith.model import ranking
+from monolith.training import estimator
 
 BATCH_SIZE = 512
 HELD_OUT = 40_960
 WORLD = movies.World(movies.WorldConfig(num_users=1_000, num_movies=200, num_examples=200_000))
 
 
-class MovieModel(model.MonolithModel):
+class MovieModel(ranking.MonolithModel):
     """Embeddings of user, movie and genres, side by side, into a network."""
 
     def input_fn(self, mode):
@@ -44,7 +45,7 @@ class MovieModel(model.MonolithModel):
             out_type="concat",
         )
         logits = layers.MLP([256, 64, 1])(embeddings)
-        loss, click = model.get_sigmoid_loss_and_pred(
+        loss, click = ranking.get_sigmoid_loss_and_pred(
             "click", logits, features["label"], BATCH_SIZE, mode=mode
         )
         optimizer = tf.compat.v1.train.AdagradOptimizer(0.02)

@@ -17,14 +17,15 @@ import tensorflow as tf
 from monolith import layers
 from monolith.data import movies
 from monolith.embedding import entry
-from monolith.training import estimator, model
+from monolith.model import ranking
+from monolith.training import estimator
 
 BATCH_SIZE = 512
 WORLD = movies.World(movies.WorldConfig(num_users=1_000, num_movies=200, num_examples=200_000))
 USER = 7  # Who gets recommendations at the end.
 
 
-class TwoTowers(model.MonolithModel):
+class TwoTowers(ranking.MonolithModel):
     """A network and a bias for each side."""
 
     def input_fn(self, mode):
@@ -52,7 +53,7 @@ class TwoTowers(model.MonolithModel):
             return estimator.EstimatorSpec(None, {"user": user, "movie": movie})
         # The last number of each vector is a bias.
         fit = tf.reduce_sum(user[:, :16] * movie[:, :16], axis=1)
-        loss, click = model.get_sigmoid_loss_and_pred(
+        loss, click = ranking.get_sigmoid_loss_and_pred(
             "click", fit + user[:, 16] + movie[:, 16], features["label"], BATCH_SIZE
         )
         optimizer = tf.compat.v1.train.AdagradOptimizer(0.02)

@@ -15,8 +15,8 @@ from typing import Any, TypeVar, overload
 
 import tensorflow as tf
 
-from monolith.core import graph
 from monolith.embedding import entry
+from monolith.graph import devices
 from monolith.proto import embedding_hash_table_pb2
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -56,7 +56,7 @@ def create_test_ps_cluster(
     """
     servers = [tf.distribute.Server.create_local_server() for _ in range(num_ps)]
     cluster_def = tf.train.ClusterDef()
-    job = cluster_def.job.add(name=graph.PS_JOB_NAME)
+    job = cluster_def.job.add(name=devices.PS_JOB_NAME)
     for i, server in enumerate(servers):
         job.tasks[i] = server.target.removeprefix("grpc://")
     config = tf.compat.v1.ConfigProto(cluster_def=cluster_def)

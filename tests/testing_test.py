@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from monolith import testing
-from monolith.core import graph
+from monolith.graph import devices
 from monolith.native_training import test_utils
 
 
@@ -39,13 +39,13 @@ def test_ps_cluster_keeps_variables_between_sessions():
     servers, config = testing.create_test_ps_cluster(2)
     assert len(servers) == 2
     (job,) = config.cluster_def.job
-    assert job.name == graph.PS_JOB_NAME
+    assert job.name == devices.PS_JOB_NAME
     assert {i: "grpc://" + address for i, address in job.tasks.items()} == {
         i: server.target for i, server in enumerate(servers)
     }
     values = []
     for i in range(2):
-        with tf.device(graph.ps_device(i)):
+        with tf.device(devices.ps_device(i)):
             values.append(tf.compat.v1.get_variable(f"v{i}", initializer=float(i)))
     with tf.compat.v1.Session(servers[0].target, config=config) as session:
         session.run(tf.compat.v1.global_variables_initializer())

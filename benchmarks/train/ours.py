@@ -11,11 +11,11 @@ import tensorflow as tf
 from benchmarks.train import workload
 from monolith import layers
 from monolith.embedding import entry
-from monolith.training import model
+from monolith.model import ranking
 from monolith.training.estimator import Estimator, EstimatorSpec, RunConfig
 
 
-class RankingModel(model.MonolithModel):
+class RankingModel(ranking.MonolithModel):
     """Two slots of dim 32 and a network of 256 and 64."""
 
     def __init__(self, batches: workload.Batches) -> None:
@@ -43,7 +43,7 @@ class RankingModel(model.MonolithModel):
             ["user", "movie"], "vector", workload.DIM, optimizer=optimizer, out_type="concat"
         )
         logits = layers.MLP([*workload.HIDDEN, 1])(embeddings)
-        loss, pred = model.get_sigmoid_loss_and_pred(
+        loss, pred = ranking.get_sigmoid_loss_and_pred(
             "click", logits, features["label"], workload.BATCH
         )
         dense_optimizer = tf.compat.v1.train.AdagradOptimizer(

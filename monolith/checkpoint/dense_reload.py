@@ -35,8 +35,8 @@ from monolith.checkpoint.alias_names import (
     node_name,
     split_name,
 )
-from monolith.core import export_mode
-from monolith.core.restore_hook import CheckpointRestorerListener
+from monolith.checkpoint.restore_hook import CheckpointRestorerListener
+from monolith.graph import export_mode
 
 __all__ = [
     "CUSTOM_RESTORE_OP",

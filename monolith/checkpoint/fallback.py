@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from monolith.checkpoint import manifest
 from monolith.checkpoint import state as checkpoint_state
-from monolith.core.checkpoint_paths import SaveHelper
+from monolith.checkpoint.paths import SaveHelper
 
 logger = logging.getLogger(__name__)
 

@@ -33,8 +33,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.training import py_checkpoint_reader
 
-from monolith.checkpoint import durable_files
-from monolith.core import delta_chain
+from monolith.checkpoint import delta_chain, durable_files
 
 SUFFIX = ".manifest"
 

@@ -31,9 +31,9 @@ from typing import Any
 import tensorflow as tf
 
 from monolith.checkpoint import state as checkpoint_state
+from monolith.checkpoint.paths import SaveHelper
 from monolith.checkpoint.timer import SecondOrStepTimerWithTideSetting
-from monolith.core import graph, metrics
-from monolith.core.checkpoint_paths import SaveHelper
+from monolith.core import metrics
 from monolith.proto.monolith_checkpoint_state_pb2 import MonolithCheckpointState
 
 logger = logging.getLogger(__name__)
@@ -230,7 +230,7 @@ class NoFirstSaveCheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
             _tell_guards(self._guard_saver_listeners[::-1], "after_save", session, step)
 
     def _save_with_retries(self, session: tf.compat.v1.Session, step: int) -> bool:
-        client = metrics.get_cli(graph.get_metric_prefix())
+        client = metrics.get_cli(metrics.get_metric_prefix())
         tags = {"mode": "dense_only" if self._is_dense_only else "full"}
         attempt = 1
         while True:

@@ -14,7 +14,7 @@ Example:
 
 import tensorflow as tf
 
-from monolith.core import graph
+from monolith.graph import devices
 
 
 class PsMonitor:
@@ -30,7 +30,7 @@ class PsMonitor:
         self._sizes: dict[tuple[str, int], tf.Tensor] = {}
         self._enqueues: dict[tuple[str, int], tf.Operation] = {}
         for i in range(ps_num):
-            device = graph.ps_device(i)
+            device = devices.ps_device(i)
             with tf.device(device):
                 queue = tf.queue.FIFOQueue(
                     1, tf.int32, shapes=[()], shared_name=f"ps_monitor_{i}", name="ps_monitor"

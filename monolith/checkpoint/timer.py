@@ -16,14 +16,14 @@ import time
 
 import tensorflow as tf
 
-from monolith.core.checkpoint_paths import SaveHelper
-from monolith.core.tide import check_time_of_day, tide_available_now
+from monolith.checkpoint.paths import SaveHelper
+from monolith.checkpoint.tide import check_time_of_day, tide_available_now
 
 
 class SecondOrStepTimerWithTideSetting(tf.compat.v1.train.SecondOrStepTimer):
     """TensorFlow's timer that knows the tide, and can be switched off.
 
-    Outside of the tide (see `monolith.core.tide`) only `tide_every_secs` counts. The tide is
+    Outside of the tide (see `monolith.checkpoint.tide`) only `tide_every_secs` counts. The tide is
     ignored unless its hours and `tide_every_secs` are all given.
 
     Args:

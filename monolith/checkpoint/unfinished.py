@@ -32,11 +32,10 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from monolith.checkpoint import durable_files, failpoints
+from monolith.checkpoint import delta_chain, durable_files, failpoints
 from monolith.checkpoint import state as checkpoint_state
+from monolith.checkpoint.paths import SaveHelper
 from monolith.checkpoint.state import UNFINISHED_SUFFIX
-from monolith.core import delta_chain
-from monolith.core.checkpoint_paths import SaveHelper
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import tensorflow as tf
 from monolith import layers
 from monolith.data import movies
 from monolith.embedding import entry
+from monolith.model.ranking import MonolithModel, get_sigmoid_loss_and_pred
 from monolith.training.estimator import EstimatorSpec, ModeKeys
-from monolith.training.model import MonolithModel, get_sigmoid_loss_and_pred
 
 BATCH_SIZE = 512
 FEATURES = ("user", "movie", "genres")

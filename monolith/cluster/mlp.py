@@ -31,8 +31,8 @@ from absl import flags
 from monolith import errors
 from monolith.cluster import net, primus
 from monolith.cluster.progress import WaitProgress
-from monolith.core import mpi
 from monolith.data import flags as _data_flags  # noqa: F401  defines the data service's flags
+from monolith.graph import mpi
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,15 @@ Example:
 """
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 from absl import logging as absl_logging
 
 MetricKind = Literal["counter", "timer", "store"]
+
+_PREFIX_VARIABLE = "MONOLITH_METRIC_PREFIX"
 
 
 class MetricSink(Protocol):
@@ -101,6 +104,16 @@ class Client:
 def get_cli(*args: Any, **kwargs: Any) -> Client:
     """Returns a client; the first argument, or `prefix`, starts the names of its metrics."""
     return Client(*args, **kwargs)
+
+
+def set_metric_prefix(prefix: str) -> None:
+    """Makes the names of metrics start with `prefix`, in child processes too."""
+    os.environ[_PREFIX_VARIABLE] = prefix
+
+
+def get_metric_prefix() -> str:
+    """Returns what the names of metrics start with."""
+    return os.environ.get(_PREFIX_VARIABLE, "monolith.training")
 
 
 def _do_nothing(*args: Any, **kwargs: Any) -> None:

@@ -1,6 +1,7 @@
 """Names of layers and tasks that did not choose one."""
 
 import collections
+import re
 
 # Names that are taken, with the number given out last.
 _name_inuse: collections.defaultdict[str, int] = collections.defaultdict(int)
@@ -20,3 +21,10 @@ def get_uname(name: str) -> str:
         return name
     _name_inuse[name] += 1
     return f"{name}_{_name_inuse[name]}"
+
+
+def to_snake_case(name: str) -> str:
+    """Turns `CamelCase` into `snake_case`; a leading underscore becomes `private_`."""
+    separated = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
+    snake_case = re.sub(r"([a-z])([A-Z])", r"\1_\2", separated).lower()
+    return f"private{snake_case}" if snake_case.startswith("_") else snake_case

@@ -25,9 +25,9 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from monolith.core import export_mode, graph
-from monolith.core.checkpoint_paths import SaveHelper
-from monolith.core.restore_hook import CheckpointRestorerListener
+from monolith.checkpoint.paths import SaveHelper
+from monolith.checkpoint.restore_hook import CheckpointRestorerListener
+from monolith.graph import devices, export_mode
 from monolith.native import ops
 
 logger = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ def create_hash_filters(
         on_server = (
             contextlib.nullcontext()
             if export_mode.is_exporting_standalone()
-            else tf.device(graph.ps_device(i))
+            else tf.device(devices.ps_device(i))
         )
         with on_server:
             filters.append(create(f"_{i}"))

@@ -25,7 +25,8 @@ from typing import Any
 import tensorflow as tf
 
 from monolith import errors
-from monolith.core import graph, graph_meta
+from monolith.core import naming
+from monolith.graph import metadata
 
 Activation = str | Callable[[tf.Tensor], tf.Tensor] | None
 Initializer = str | Callable[..., Any]
@@ -87,7 +88,7 @@ class Layer:
 
     def __init__(self, name: str | None = None, default_name: str | None = None) -> None:
         self._given_name = name
-        self._default_name = default_name or graph.to_snake_case(type(self).__name__)
+        self._default_name = default_name or naming.to_snake_case(type(self).__name__)
 
     @property
     def name(self) -> str:
@@ -101,7 +102,7 @@ class Layer:
                 f"Layer {self.name!r} was called eagerly, but layers build graphs; call it in a "
                 "model function, or inside of `with tf.Graph().as_default():`."
             )
-        built = graph_meta.get_meta(_META_KEY, dict[int, _Built])
+        built = metadata.get_meta(_META_KEY, dict[int, _Built])
         known = built.get(id(self))
         if known is not None:
             with tf.compat.v1.name_scope(self.name):

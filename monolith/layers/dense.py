@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from monolith.core import devices, export_mode
+from monolith.graph import devices, export_mode
 from monolith.layers import base
 from monolith.native import ops
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 from absl import flags
 
 from monolith import errors
-from monolith.core import graph, metrics
+from monolith.core import metrics
 from monolith.native import ops
 
 FLAGS = flags.FLAGS
@@ -54,7 +54,7 @@ def emit_timer(key: str, value: Any, tags: Mapping[str, str] | None = None) -> t
     """Emits a timer whenever it runs; see `monolith.core.metrics` for where it goes.
 
     Args:
-        key: Name of the timer, behind the prefix of `graph.get_metric_prefix()`.
+        key: Name of the timer, behind the prefix of `metrics.get_metric_prefix()`.
         value: A scalar number.
         tags: Names and values that monitoring can tell timers apart by; neither may contain
             `=` or `|`.
@@ -110,7 +110,7 @@ def _split_tags(joined: str) -> dict[str, str]:
 
 def _emit(key: bytes, value: float, tags: bytes) -> None:
     """Called by the op, in a thread of TensorFlow."""
-    client = metrics.get_cli(graph.get_metric_prefix())
+    client = metrics.get_cli(metrics.get_metric_prefix())
     client.emit_timer(key.decode(), value, _split_tags(tags.decode()))
 
 

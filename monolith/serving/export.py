@@ -25,16 +25,17 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from monolith import errors
-from monolith.core.export_mode import (
+from monolith.graph import signatures
+from monolith.graph.export_mode import (
     ExportContext,
     ExportMode,
     enter_export_mode,
     get_current_export_ctx,
 )
-from monolith.core.mode_keys import ModeKeys
-from monolith.core.run_config import RunConfig
-from monolith.serving import export_tables, saved_model, signatures
-from monolith.serving.signatures import ServingInputReceiver
+from monolith.graph.mode_keys import ModeKeys
+from monolith.graph.run_config import GraphRunConfig
+from monolith.graph.signatures import ServingInputReceiver
+from monolith.serving import export_tables, saved_model
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class BaseExporter(abc.ABC):
         if isinstance(features, Mapping):
             features = _ReceivedFeatures(features)
         spec = self._model_fn(
-            features=features, mode=ModeKeys.PREDICT, config=RunConfig(self._model_dir)
+            features=features, mode=ModeKeys.PREDICT, config=GraphRunConfig(self._model_dir)
         )
         outputs = getattr(spec, "export_outputs", None)
         if not outputs:

@@ -12,8 +12,8 @@ from typing import Any
 import tensorflow as tf
 from google.protobuf import text_format
 
-from monolith.core import graph, metrics
-from monolith.core.checkpoint_paths import SaveHelper
+from monolith.checkpoint.paths import SaveHelper
+from monolith.core import metrics
 from monolith.proto import export_pb2
 from monolith.serving import export_state
 from monolith.serving.export import BaseExporter
@@ -100,7 +100,7 @@ def _record(export_dir: str, step: int, kept_steps: set[int]) -> None:
         export_dir_base, export_pb2.ServingModelState(entries=kept)
     )
     if version.isdigit():
-        client = metrics.get_cli(graph.get_metric_prefix())
+        client = metrics.get_cli(metrics.get_metric_prefix())
         client.emit_store(_LATEST_VERSION, int(version))
 
 

@@ -13,15 +13,15 @@ from google.protobuf import any_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from monolith import errors
-from monolith.core.checkpoint_paths import SaveHelper
-from monolith.embedding.hash_table import HashTable
-from monolith.embedding.hash_table_checkpoint import (
+from monolith.checkpoint.paths import SaveHelper
+from monolith.embedding.tables.multi import _MULTI_HASH_TABLE_GRAPH_KEY, MultiHashTable
+from monolith.embedding.tables.single_snapshots import (
     _HASH_TABLE_GRAPH_KEY,
     find_file_prefix,
     list_saved_tables,
 )
-from monolith.embedding.multi_hash_tables import _MULTI_HASH_TABLE_GRAPH_KEY, MultiHashTable
-from monolith.serving.signatures import build_signature
+from monolith.embedding.tables.table import HashTable
+from monolith.graph.signatures import build_signature
 
 ASSIGN_SIGNATURE = "hashtable_assign"
 RAW_ASSIGN_SIGNATURE = "raw_assign"

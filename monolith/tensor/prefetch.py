@@ -24,7 +24,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from monolith.core import graph
+from monolith.graph import dependence
 from monolith.tensor import nested
 from monolith.tensor.input_gate import InputGate
 from monolith.tensor.queues import (
@@ -322,7 +322,7 @@ class AsyncFunctionMgr:
                 run_ops = target(*args[:-1], **kwargs)
         if run_ops is None:
             raise ValueError(f"The async function of queue '{queue_name}' must return its ops.")
-        graph.check_ops_dependence(queue.enqueue_op.name, dummy_op.name)
+        dependence.check_ops_dependence(queue.enqueue_op.name, dummy_op.name)
         dequeued = nested.NestedTensors((args, kwargs)).get_tensors()
         gate = InputGate(queue.enqueue_op, {tensor.op for tensor in dequeued})
         self._hooks.append(AsyncPushHook(queue, run_ops, gate))

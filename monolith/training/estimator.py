@@ -5,7 +5,7 @@ Example:
     >>> RunConfig.from_json(config.to_json()) == config
     True
 
-    With a model, see `monolith.training.model`, that is
+    With a model, see `monolith.model.ranking`, that is
 
         estimator = Estimator(MyModel(), config)
         estimator.train(steps=1000)
@@ -28,25 +28,21 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.checkpoint import manifest
-from monolith.core import devices, graph
+from monolith.core import metrics
 from monolith.core.export_marker import monolith_export
-from monolith.core.export_mode import ExportMode
-from monolith.core.mode_keys import ModeKeys
+from monolith.graph import devices
+from monolith.graph.export_mode import ExportMode
+from monolith.graph.mode_keys import ModeKeys
+from monolith.graph.run_config import GraphRunConfig
+from monolith.graph.spec import Hook
+from monolith.model import outputs
+from monolith.model.heads import EstimatorSpec
+from monolith.model.task import NativeTask
 from monolith.serving.loading import import_saved_model
-from monolith.training import (
-    cpu,
-    cpu_export,
-    cpu_local,
-    cpu_saving,
-    graph_estimator,
-    model_outputs,
-    runner,
-)
-from monolith.training.estimator_config import RunConfig
-from monolith.training.estimator_spec import Hook
-from monolith.training.graph_estimator import ServingInputReceiver
-from monolith.training.model_spec import EstimatorSpec
-from monolith.training.task import NativeTask
+from monolith.training import cpu, runner
+from monolith.training.config.run import RunConfig
+from monolith.training.graph.estimator import GraphEstimator, ServingInputReceiver
+from monolith.training.tables import export, save
 
 __all__ = [
     "Estimator",
@@ -108,7 +104,7 @@ class Estimator:
         self._model = copy.deepcopy(model)
         self._apply_settings()
         # How sessions reach the servers in this process, once there are some.
-        self._inner_config: graph_estimator.RunConfig | None = None
+        self._inner_config: GraphRunConfig | None = None
         os.environ["TF_GRPC_WORKER_CACHE_THREADS"] = str(self._conf.tf_grpc_worker_cache_threads)
         os.environ["MONOLITH_GRPC_WORKER_SERVICE_HANDLER_MULTIPLIER"] = str(
             self._conf.monolith_grpc_worker_service_handler_multiplier
@@ -155,7 +151,7 @@ class Estimator:
         if not conf.is_local:
             self._train_in_cluster(model, conf, hooks)
             return self
-        cpu_saving.prepare_model_dir(self.model_dir, _find(model, None))
+        save.prepare_model_dir(self.model_dir, _find(model, None))
         if max_steps is not None:
             if self._get_step() >= max_steps:
                 logger.info("nothing to train: step %d is reached already", max_steps)
@@ -196,7 +192,7 @@ class Estimator:
         inner = self._create_inner_estimator(training.create_model_fn())
         values = inner.evaluate(training.create_input_fn(ModeKeys.EVAL), steps, hooks)
         metrics = {name: value.item() for name, value in values.items()}
-        model_outputs.print_metrics("evaluation", metrics)
+        outputs.print_metrics("evaluation", metrics)
         return metrics
 
     def predict(
@@ -267,7 +263,7 @@ class Estimator:
         task.p.serving.export_mode = ExportMode.STANDALONE
         receiver_fn = task.create_serving_input_receiver_fn()
         if receiver_fn is None:
-            raise errors.ConfigError(cpu_export.describe_missing_receiver(task))
+            raise errors.ConfigError(export.describe_missing_receiver(task))
         conf.enable_fused_layout = enable_fused_layout
         exporter = cpu.create_exporter(
             cpu.CpuTraining(conf, task),
@@ -316,7 +312,7 @@ class Estimator:
         conf.mode = mode
         name = _find(model, "metrics").deep_insight_name
         if name:
-            graph.set_metric_prefix(f"monolith.training.{name}")
+            metrics.set_metric_prefix(f"monolith.training.{name}")
         if conf.is_local:
             cpu.make_config_backward_compatible(self.model_dir, conf)
         return model, conf
@@ -336,22 +332,22 @@ class Estimator:
             )
         return cpu.CpuTraining(conf, _instantiate(model))
 
-    def _create_inner_estimator(self, model_fn: Callable[..., Any]) -> graph_estimator.Estimator:
+    def _create_inner_estimator(self, model_fn: Callable[..., Any]) -> GraphEstimator:
         """Returns an estimator on as many servers as training has.
 
         Tables are restored by the number of servers that saved them. Servers cannot be stopped, so
         those of an earlier call are used again; what they hold is restored anyway.
         """
         if self._inner_config is None:
-            with cpu_local.local_cluster(self._conf.num_ps) as session_config:
-                self._inner_config = graph_estimator.RunConfig(
+            with cpu.local_cluster(self._conf.num_ps) as session_config:
+                self._inner_config = GraphRunConfig(
                     model_dir=self.model_dir, session_config=session_config
                 )
-        return graph_estimator.Estimator(model_fn, config=self._inner_config)
+        return GraphEstimator(model_fn, config=self._inner_config)
 
-    def _create_checkpoint_reader(self) -> graph_estimator.Estimator:
+    def _create_checkpoint_reader(self) -> GraphEstimator:
         model, _ = self._copy(ModeKeys.PREDICT)
-        return graph_estimator.Estimator(_instantiate(model).create_model_fn(), self.model_dir)
+        return GraphEstimator(_instantiate(model).create_model_fn(), self.model_dir)
 
     def _get_step(self) -> int:
         """Returns the step of the last checkpoint, 0 if there is none."""

@@ -20,12 +20,12 @@ from typing import Any
 import tensorflow as tf
 
 from monolith.cluster import net
-from monolith.core import graph
 from monolith.core.hyperparams import InstantiableParams
-from monolith.core.mode_keys import ModeKeys
-from monolith.training.graph_estimator import EstimatorSpec, RunConfig
-from monolith.training.shared_flags import SharedFlags, get_shared_collections
-from monolith.training.task import NativeTask
+from monolith.graph import devices
+from monolith.graph.mode_keys import ModeKeys
+from monolith.model.task import NativeTask
+from monolith.training.config.flags import SharedFlags, get_shared_collections
+from monolith.training.graph.estimator import GraphRunConfig, GraphSpec
 
 logger = logging.getLogger(__name__)
 
@@ -223,12 +223,12 @@ class PsBenchMarkTask(NativeTask):
 
         return input_fn
 
-    def create_model_fn(self) -> Callable[..., EstimatorSpec]:
+    def create_model_fn(self) -> Callable[..., GraphSpec]:
         """Returns the function that builds the measurement."""
 
-        def model_fn(features: tf.Tensor, mode: str, config: RunConfig) -> EstimatorSpec:
+        def model_fn(features: tf.Tensor, mode: str, config: GraphRunConfig) -> GraphSpec:
             if mode == ModeKeys.PREDICT:
-                return EstimatorSpec(mode, predictions=tf.constant(0.0))
+                return GraphSpec(mode, predictions=tf.constant(0.0))
             bm_config: BenchmarkConfig = self.p.bm_config
             throughputs = [
                 _measure(i, features, bm_config.benchmark_secs)
@@ -236,7 +236,7 @@ class PsBenchMarkTask(NativeTask):
             ]
             mean, update = tf.compat.v1.metrics.mean_tensor(tf.stack(throughputs))
             global_step = tf.compat.v1.train.get_or_create_global_step()
-            return EstimatorSpec(
+            return GraphSpec(
                 mode,
                 loss=tf.constant(0.0),
                 train_op=tf.group(update, global_step.assign_add(1)),
@@ -251,7 +251,7 @@ class PsBenchMarkTask(NativeTask):
 
 def _measure(ps_index: int, features: tf.Tensor, benchmark_secs: float) -> tf.Tensor:
     """Returns how many rounds per second server `ps_index` computes, a scalar float64."""
-    with tf.device(graph.ps_device(ps_index)):
+    with tf.device(devices.ps_device(ps_index)):
         weights = tf.compat.v1.get_variable(
             f"ps_benchmark_weights_{ps_index}",
             [_MATRIX_SIZE, _MATRIX_SIZE],

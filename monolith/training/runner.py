@@ -35,7 +35,7 @@ from monolith.cluster.discovery import (
 from monolith.core import environment
 from monolith.core import flags as dataclass_flags
 from monolith.training import restore_override
-from monolith.training.config import DistributedCpuTrainingConfig
+from monolith.training.config.job import DistributedCpuTrainingConfig
 from monolith.training.restore_override import (
     gen_get_checkpoint_state,
     install_process_patches,

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from monolith import errors
-from monolith.core import export_mode
+from monolith.graph import export_mode
 from monolith.native_training import basic_restore_hook, dense_reload_utils, save_utils
 
 pytestmark = pytest.mark.usefixtures("graph_mode")

@@ -7,7 +7,8 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.python.training.checkpoint_state_pb2 import CheckpointState
 
-from monolith.checkpoint import fallback, saving
+from monolith.checkpoint import fallback
+from monolith.checkpoint import saver as saving
 
 v1 = tf.compat.v1
 

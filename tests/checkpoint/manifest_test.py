@@ -7,7 +7,8 @@ import os
 import pytest
 import tensorflow as tf
 
-from monolith.checkpoint import manifest, saving
+from monolith.checkpoint import manifest
+from monolith.checkpoint import saver as saving
 
 v1 = tf.compat.v1
 

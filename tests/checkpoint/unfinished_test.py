@@ -7,7 +7,8 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.python.training.checkpoint_state_pb2 import CheckpointState
 
-from monolith.checkpoint import durable_files, failpoints, saving, unfinished
+from monolith.checkpoint import durable_files, failpoints, unfinished
+from monolith.checkpoint import saver as saving
 from monolith.checkpoint import state as checkpoint_state
 from monolith.proto.monolith_checkpoint_state_pb2 import MonolithCheckpointState
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from typer import testing
 
-from monolith.checkpoint import saving
+from monolith.checkpoint import saver as saving
 from monolith.cli import app
 from monolith.training.controller import barrier, files, server
 

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 from support.snapshots import make_config
 
-from monolith.embedding import hash_tables
+from monolith.embedding.tables import single
 
 
 @pytest.fixture
@@ -12,9 +12,9 @@ def make_table(request):
     """Makes tables eagerly; their names are unique in the process, and they go after the test."""
     tables = []
 
-    def make(config=None, saver_parallel: int = -1, **kwargs) -> hash_tables.HashTable:
+    def make(config=None, saver_parallel: int = -1, **kwargs) -> single.HashTable:
         name = f"{request.node.name}_{len(tables)}"
-        table = hash_tables.hash_table_from_config(
+        table = single.hash_table_from_config(
             config or make_config(**kwargs), name_suffix=name, saver_parallel=saver_parallel
         )
         tables.append(table)

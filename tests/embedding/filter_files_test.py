@@ -17,7 +17,7 @@ from support.filters import (
     split_path,
 )
 
-from monolith.core import restore_hook
+from monolith.checkpoint import restore_hook
 from monolith.embedding import filters
 from monolith.proto import embedding_hash_table_pb2 as pb
 

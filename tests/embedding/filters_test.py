@@ -17,8 +17,9 @@ from support.filters import (
     save,
 )
 
-from monolith.core import export_mode
-from monolith.embedding import filters, touched_keys
+from monolith.embedding import filters
+from monolith.embedding.tables import touched_keys
+from monolith.graph import export_mode
 from monolith.native_training import hash_filter_ops
 
 

@@ -17,11 +17,14 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from monolith.checkpoint import failpoints, saving
-from monolith.core.restore_hook import CheckpointRestorerHook
-from monolith.embedding import entry, filters, hash_tables, multi_hash_tables
-from monolith.embedding import hash_table_checkpoint as single
-from monolith.embedding import multi_hash_table_checkpoint as multi
+from monolith.checkpoint import failpoints
+from monolith.checkpoint import saver as saving
+from monolith.checkpoint.restore_hook import CheckpointRestorerHook
+from monolith.embedding import entry, filters
+from monolith.embedding.tables import multi as multi_hash_tables
+from monolith.embedding.tables import multi_snapshots as multi
+from monolith.embedding.tables import single as hash_tables
+from monolith.embedding.tables import single_snapshots as single
 from monolith.proto import embedding_hash_table_pb2
 
 v1 = tf.compat.v1

@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from monolith.checkpoint import incremental, saving
-from monolith.core import delta_chain, graph
-from monolith.core.restore_hook import CheckpointRestorerHook
-from monolith.embedding import entry, filters, hash_tables, multi_hash_tables, sharded_table_factory
+from monolith.checkpoint import delta_chain
+from monolith.checkpoint import saver as saving
+from monolith.checkpoint.restore_hook import CheckpointRestorerHook
+from monolith.embedding import entry, filters
+from monolith.embedding.sharding import factory as sharded_table_factory
+from monolith.embedding.tables import incremental
+from monolith.embedding.tables import multi as multi_hash_tables
+from monolith.embedding.tables import single as hash_tables
+from monolith.graph import devices
 from monolith.proto import embedding_hash_table_pb2 as table_proto
 from monolith.testing import create_test_ps_cluster
 
@@ -67,7 +72,7 @@ def on_variables(num_servers):
     if num_servers == 0:
         return tf.compat.v1.device(""), tf.compat.v1.variable_scope("")
     setter = tf.compat.v1.train.replica_device_setter(
-        ps_tasks=num_servers, ps_device="/job:" + graph.PS_JOB_NAME, worker_device=""
+        ps_tasks=num_servers, ps_device="/job:" + devices.PS_JOB_NAME, worker_device=""
     )
     partitioner = None
     if num_servers > 1:

@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from monolith.core import delta_chain
-from monolith.embedding import entry, feature, hash_tables, multi_hash_tables
+from monolith.checkpoint import delta_chain
+from monolith.embedding import entry
+from monolith.embedding.features.slots import FeatureColumnV1, FeatureSlotConfig
+from monolith.embedding.tables import multi, single
+from monolith.graph.run_config import GraphRunConfig
+from monolith.model.task import NativeTask
 from monolith.proto import embedding_hash_table_pb2 as table_proto
-from monolith.training import cpu, graph_estimator
-from monolith.training.graph_estimator import EstimatorSpec, ModeKeys
-from monolith.training.task import NativeTask
+from monolith.training import cpu
+from monolith.training.graph.estimator import GraphEstimator, GraphSpec, ModeKeys
 
 pytestmark = pytest.mark.usefixtures("graph_mode")
 
@@ -32,12 +35,12 @@ class SmallTask(NativeTask):
     def create_model_fn(self):
         def model_fn(features, mode, config):
             slot = self.ctx.create_feature_slot(
-                feature.FeatureSlotConfig(
+                FeatureSlotConfig(
                     name="user", default_vec_optimizer=entry.AdagradOptimizer(learning_rate=0.1)
                 )
             )
             slice_ = slot.add_feature_slice(DIM)
-            column = feature.FeatureColumnV1(slot, "user")
+            column = FeatureColumnV1(slot, "user")
             embedding = column.embedding_lookup(slice_)
             kernel = tf.compat.v1.get_variable(
                 "kernel",
@@ -49,7 +52,7 @@ class SmallTask(NativeTask):
             # New rows are zeros, with which the kernel would learn nothing.
             logits = tf.matmul(embedding + 1.0, kernel, transpose_b=True)
             if mode == ModeKeys.PREDICT:
-                return EstimatorSpec(mode, predictions={"sum": tf.reduce_sum(logits, axis=1)})
+                return GraphSpec(mode, predictions={"sum": tf.reduce_sum(logits, axis=1)})
             loss = tf.reduce_mean(tf.square(1.0 - logits))
             rows = column.get_all_embeddings_concat()
             variables = tf.compat.v1.trainable_variables()
@@ -61,7 +64,7 @@ class SmallTask(NativeTask):
                 train_op = optimizer.apply_gradients(
                     zip(grads[1:], variables, strict=True), global_step=step
                 )
-            return EstimatorSpec(mode, loss=loss, train_op=train_op)
+            return GraphSpec(mode, loss=loss, train_op=train_op)
 
         return model_fn
 
@@ -81,8 +84,8 @@ class ReadStateHook(tf.compat.v1.train.SessionRunHook):
         self.states = {}
 
     def begin(self):
-        singles = tf.compat.v1.get_collection(hash_tables._HASH_TABLE_GRAPH_KEY)
-        multis = tf.compat.v1.get_collection(multi_hash_tables._MULTI_HASH_TABLE_GRAPH_KEY)
+        singles = tf.compat.v1.get_collection(single._HASH_TABLE_GRAPH_KEY)
+        multis = tf.compat.v1.get_collection(multi._MULTI_HASH_TABLE_GRAPH_KEY)
         self._entries = [table.lookup_entry(IDS) for table in singles]
         self._entries += [t.lookup_entry({"user": IDS})["user"] for t in multis]
         self._variables = tf.compat.v1.global_variables()
@@ -176,8 +179,8 @@ def test_predictions_are_those_of_the_last_delta(tmp_path):
         train(tmp_path, 0, 100, crashed, incremental_save_steps=2)
     params = SmallTask.params().set(name="small")
     training = cpu.CpuTraining(cpu.CpuTrainingConfig(), params.instantiate())
-    estimator = graph_estimator.Estimator(
-        training.create_model_fn(), config=graph_estimator.RunConfig(model_dir=str(tmp_path))
+    estimator = GraphEstimator(
+        training.create_model_fn(), config=GraphRunConfig(model_dir=str(tmp_path))
     )
     input_fn = training.create_input_fn(ModeKeys.PREDICT)
     predicted = [p["sum"] for p in estimator.predict(lambda: input_fn().take(1))]

@@ -8,14 +8,14 @@ import tensorflow as tf
 from google.protobuf import text_format
 
 from monolith.core import metrics
+from monolith.graph.signatures import ServingInputReceiver
+from monolith.graph.spec import GraphSpec
 from monolith.native_training.model_export import export_hooks, export_state_utils
 from monolith.proto import export_pb2
 from monolith.serving import export_listener, export_state
 from monolith.serving.export import StandaloneExporter
 from monolith.serving.export_listener import ExportSaverListener
 from monolith.serving.loading import import_saved_model
-from monolith.serving.signatures import ServingInputReceiver
-from monolith.training.estimator_spec import EstimatorSpec
 
 pytestmark = pytest.mark.usefixtures("graph_mode")
 
@@ -25,7 +25,7 @@ v1 = tf.compat.v1
 def model_fn(features, mode, config):
     """Gives the step of the checkpoint."""
     step = v1.train.get_global_step()
-    return EstimatorSpec(mode, predictions=features["feature"] * 0 + tf.cast(step, tf.float32))
+    return GraphSpec(mode, predictions=features["feature"] * 0 + tf.cast(step, tf.float32))
 
 
 def receive_x() -> ServingInputReceiver:

@@ -11,17 +11,17 @@ import pytest
 import tensorflow as tf
 
 from monolith import errors
-from monolith.core import export_mode
-from monolith.core.export_mode import ExportMode
-from monolith.core.mode_keys import ModeKeys
-from monolith.embedding import hash_tables, multi_hash_tables
+from monolith.embedding.tables import multi, single
+from monolith.graph import export_mode
+from monolith.graph.export_mode import ExportMode
+from monolith.graph.mode_keys import ModeKeys
+from monolith.graph.signatures import PredictOutput, ServingInputReceiver
+from monolith.graph.spec import GraphSpec
 from monolith.native_training.model_export import saved_model_exporters
 from monolith.serving import export, export_tables
 from monolith.serving.export import StandaloneExporter
 from monolith.serving.loading import import_saved_model
-from monolith.serving.signatures import PredictOutput, ServingInputReceiver
 from monolith.testing import generate_test_hash_table_config
-from monolith.training.estimator_spec import EstimatorSpec
 
 pytestmark = pytest.mark.usefixtures("graph_mode")
 
@@ -31,8 +31,8 @@ STEP = 7
 
 
 def make_tables():
-    table = hash_tables.test_hash_table(2, name_suffix="test")
-    mtable = multi_hash_tables.MultiHashTable.from_configs(
+    table = single.test_hash_table(2, name_suffix="test")
+    mtable = multi.MultiHashTable.from_configs(
         {"slot0": generate_test_hash_table_config(dim=1)}, name_suffix="mtest"
     )
     return table, mtable
@@ -52,8 +52,8 @@ def save_checkpoint(model_dir: pathlib.Path, variables=None) -> str:
         ]
         basename = str(model_dir / "model.ckpt")
         listeners = [
-            hash_tables.HashTableCheckpointSaverListener(basename),
-            multi_hash_tables.MultiHashTableCheckpointSaverListener(basename),
+            single.HashTableCheckpointSaverListener(basename),
+            multi.MultiHashTableCheckpointSaverListener(basename),
         ]
         saver = v1.train.Saver(sharded=True)
         with v1.Session() as session:
@@ -70,7 +70,7 @@ def model_fn(features, mode, config):
     table, mtable = make_tables()
     rows = table.lookup(features["ids"])
     mrows = mtable.lookup({"slot0": features["ids"]})["slot0"]
-    return EstimatorSpec(
+    return GraphSpec(
         mode,
         predictions=rows,
         export_outputs={
@@ -104,7 +104,7 @@ def make_scale_fn(name="scale", initializer=0.0):
         # The step of the checkpoint is there for models that use it.
         step = tf.cast(v1.train.get_global_step(), tf.float32)
         outputs = {"scaled": features["x"] * scale, "step": tf.identity(step)}
-        return EstimatorSpec(mode, predictions=outputs)
+        return GraphSpec(mode, predictions=outputs)
 
     return scale_fn
 
@@ -163,7 +163,7 @@ class TestStandalone:
     def test_table_decides_for_itself(self, tmp_path):
         def share_one(features, mode, config):
             spec = model_fn(features, mode, config)
-            (table,) = v1.get_collection(hash_tables._HASH_TABLE_GRAPH_KEY)
+            (table,) = v1.get_collection(single._HASH_TABLE_GRAPH_KEY)
             table.export_share_embedding = True
             return spec
 
@@ -218,7 +218,7 @@ class TestStandalone:
         def words_fn(features, mode, config):
             init = tf.lookup.KeyValueTensorInitializer(["a", "b"], [10.0, 20.0])
             table = tf.lookup.StaticHashTable(init, -1.0)
-            return EstimatorSpec(mode, predictions=table.lookup(features["feature"]))
+            return GraphSpec(mode, predictions=table.lookup(features["feature"]))
 
         def receive_words():
             words = v1.placeholder(tf.string, [None])

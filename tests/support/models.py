@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
-from monolith.core.mode_keys import ModeKeys
+from monolith.graph.mode_keys import ModeKeys
+from monolith.model.ranking import EstimatorSpec, MonolithModel
 from monolith.tensor import prefetch
-from monolith.training.model import EstimatorSpec, MonolithModel
 
 RUN_CONFIG = None  # Model functions take a config; the ones here have no use for it.
 

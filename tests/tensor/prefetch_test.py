@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from monolith.native_training import nested_tensors, prefetch_queue
-from monolith.training import graph_estimator
+from monolith.training.graph import estimator as graph_estimator
 
 v1 = tf.compat.v1
 
@@ -247,9 +247,9 @@ class PrefetchTest(tf.test.TestCase):
         def model_fn(features, mode):
             features, queue = prefetch_queue.enqueue_dicts_with_queue_return(features)
             hooks = [prefetch_queue.EnqueueHook(queue)]
-            return graph_estimator.EstimatorSpec(mode, predictions=features, prediction_hooks=hooks)
+            return graph_estimator.GraphSpec(mode, predictions=features, prediction_hooks=hooks)
 
-        estimator = graph_estimator.Estimator(model_fn, self.get_temp_dir())
+        estimator = graph_estimator.GraphEstimator(model_fn, self.get_temp_dir())
         self.assertEqual(list(estimator.predict(input_fn)), list(range(20)))
 
     def test_negative_capacity_is_rejected(self):

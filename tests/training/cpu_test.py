@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from monolith.graph.run_config import GraphRunConfig
 from monolith.native_training import cpu_training, entry, feature, native_task
 from monolith.proto import example_pb2
-from monolith.training import graph_estimator
-from monolith.training.graph_estimator import EstimatorSpec, ModeKeys
+from monolith.training.graph.estimator import GraphEstimator, GraphSpec, ModeKeys
 
 pytestmark = pytest.mark.usefixtures("graph_mode")
 
@@ -64,7 +64,7 @@ class FeatureTask(native_task.NativeTask):
             column = feature.FeatureColumnV1(slot, "feature", self.p.combiner)
             embedding = column.embedding_lookup(vector)
             if mode == ModeKeys.PREDICT:
-                return EstimatorSpec(mode, predictions={"embedding": embedding})
+                return GraphSpec(mode, predictions={"embedding": embedding})
             loss = tf.reduce_sum(embedding)
             rows = column.get_all_embeddings_concat()
             update = self.ctx.apply_embedding_gradients(
@@ -73,7 +73,7 @@ class FeatureTask(native_task.NativeTask):
             with tf.control_dependencies([update]):
                 step = tf.compat.v1.train.get_or_create_global_step().assign_add(1).op
             seen = self.use_features(features)
-            return EstimatorSpec(mode, loss=loss, train_op=tf.group(step, seen))
+            return GraphSpec(mode, loss=loss, train_op=tf.group(step, seen))
 
         return model_fn
 
@@ -107,14 +107,15 @@ class NonFeatureTask(native_task.NativeTask):
         def model_fn(features, mode, config):
             with tf.control_dependencies([features]):
                 step = tf.compat.v1.train.get_or_create_global_step().assign_add(1).op
-            return EstimatorSpec(mode, loss=tf.constant(0.0), train_op=step)
+            return GraphSpec(mode, loss=tf.constant(0.0), train_op=step)
 
         return model_fn
 
 
 def make_estimator(training, model_dir):
-    return graph_estimator.Estimator(
-        training.create_model_fn(), config=graph_estimator.RunConfig(model_dir=os.fspath(model_dir))
+    return GraphEstimator(
+        training.create_model_fn(),
+        config=GraphRunConfig(model_dir=os.fspath(model_dir)),
     )
 
 
@@ -281,7 +282,7 @@ class ExpireTimeTask(native_task.NativeTask):
                 columns.append(feature.FeatureColumnV1(slot, f"feature_{slot_id}"))
                 embeddings.append(columns[-1].embedding_lookup(vector))
             if mode == ModeKeys.PREDICT:
-                return EstimatorSpec(mode, predictions={"embedding": tf.concat(embeddings, 0)})
+                return GraphSpec(mode, predictions={"embedding": tf.concat(embeddings, 0)})
             loss = tf.add_n([tf.reduce_sum(embedding) for embedding in embeddings])
             rows = [column.get_all_embeddings_concat() for column in columns]
             update = self.ctx.apply_embedding_gradients(
@@ -289,7 +290,7 @@ class ExpireTimeTask(native_task.NativeTask):
             )
             with tf.control_dependencies([update]):
                 step = tf.compat.v1.train.get_or_create_global_step().assign_add(1).op
-            return EstimatorSpec(mode, loss=loss, train_op=step)
+            return GraphSpec(mode, loss=loss, train_op=step)
 
         return model_fn
 
@@ -475,7 +476,7 @@ class EvaluatedTask(FeatureTask):
             if mode != ModeKeys.EVAL:
                 return spec
             embedding = spec.predictions["embedding"]
-            return EstimatorSpec(
+            return GraphSpec(
                 mode,
                 loss=tf.reduce_sum(embedding),
                 eval_metric_ops={"mean": tf.compat.v1.metrics.mean(embedding)},
@@ -537,7 +538,7 @@ class SharedSlotTask(native_task.NativeTask):
                     columns.append(feature.FeatureColumn(slot, name))
                     embeddings[name] = columns[-1].embedding_lookup(vector)
             if mode == ModeKeys.PREDICT:
-                return EstimatorSpec(mode, predictions=embeddings)
+                return GraphSpec(mode, predictions=embeddings)
             loss = tf.add_n([tf.reduce_sum(embedding) for embedding in embeddings.values()])
             rows = [column.get_all_embeddings_concat() for column in columns]
             update = self.ctx.apply_embedding_gradients(
@@ -545,7 +546,7 @@ class SharedSlotTask(native_task.NativeTask):
             )
             with tf.control_dependencies([update]):
                 step = tf.compat.v1.train.get_or_create_global_step().assign_add(1).op
-            return EstimatorSpec(mode, loss=loss, train_op=step)
+            return GraphSpec(mode, loss=loss, train_op=step)
 
         return model_fn
 

@@ -12,9 +12,9 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from monolith import errors, layers
-from monolith.core.mode_keys import ModeKeys
 from monolith.embedding import entry
-from monolith.training import model
+from monolith.graph.mode_keys import ModeKeys
+from monolith.model import ranking
 from monolith.training.estimator import (
     Estimator,
     EstimatorSpec,
@@ -63,7 +63,7 @@ def to_features(batch):
     }
 
 
-class Likes(model.MonolithModel):
+class Likes(ranking.MonolithModel):
     """Served rows are not rounded, so predictions are the same."""
 
     def input_fn(self, mode):
@@ -85,7 +85,7 @@ class Likes(model.MonolithModel):
         # As wide as to be split over several servers.
         tower = layers.MLP([2048, 1])(tf.concat([user, movie, user * movie], axis=1))
         label = features.get("label")
-        loss, like = model.get_sigmoid_loss_and_pred("like", tower, label, None, mode=mode)
+        loss, like = ranking.get_sigmoid_loss_and_pred("like", tower, label, None, mode=mode)
         optimizer = tf.compat.v1.train.AdamOptimizer(0.001)
         return EstimatorSpec(label, like, head_name="like", loss=loss, optimizer=optimizer)
 
@@ -163,7 +163,7 @@ def test_every_checkpoint_is_exported(tmp_path):
 
 
 def test_model_without_embeddings(tmp_path, caplog):
-    class Regression(model.MonolithModel):
+    class Regression(ranking.MonolithModel):
         def input_fn(self, mode):
             batch = {"x": [[1.0], [2.0]], "y": [3.0, 5.0]}
             return tf.data.Dataset.from_tensors(batch).repeat(5)

@@ -13,10 +13,11 @@ from tensorflow.python.eager import context
 
 from monolith import errors, layers
 from monolith.cluster.discovery import ServiceDiscoveryType
-from monolith.core.mode_keys import ModeKeys
 from monolith.embedding import entry
+from monolith.graph.mode_keys import ModeKeys
+from monolith.model import ranking
 from monolith.native_training import estimator as historical_estimator
-from monolith.training import cpu, estimator, model
+from monolith.training import cpu, estimator
 from monolith.training.estimator import Estimator, EstimatorSpec, RunConfig
 from monolith.training.runner import RunnerConfig
 
@@ -46,7 +47,7 @@ def to_ragged(batch):
     return {**batch, **ragged}
 
 
-class Movies(model.MonolithModel):
+class Movies(ranking.MonolithModel):
     """Two heads: whether a user likes a movie, and the same as a number."""
 
     def input_fn(self, mode):
@@ -61,7 +62,7 @@ class Movies(model.MonolithModel):
         user, movie = self.lookup_embedding_slice(["user", "movie"], "vec", 8, optimizer=adagrad)
         tower = layers.MLP([16, 1])(tf.concat([user, movie, user * movie], axis=1))
         label = features.get("label")
-        loss, like = model.get_sigmoid_loss_and_pred("like", tower, label, None, mode=mode)
+        loss, like = ranking.get_sigmoid_loss_and_pred("like", tower, label, None, mode=mode)
         score = tf.reshape(tower, [-1])
         if loss is not None:
             loss += 0.1 * tf.reduce_sum(tf.square(score - label))
@@ -153,7 +154,7 @@ class TestLocal:
         assert "mlp/dense_0/kernel" in other.get_variable_names()
 
     def test_model_without_embeddings(self, tmp_path):
-        class Regression(model.MonolithModel):
+        class Regression(ranking.MonolithModel):
             def input_fn(self, mode):
                 batch = {"x": [[1.0], [2.0]], "y": [3.0, 5.0]}
                 return tf.data.Dataset.from_tensors(batch).repeat(200)
@@ -245,7 +246,7 @@ def test_export_and_import(tmp_path):
 class TestErrors:
     def test_export_without_receiver(self, tmp_path):
         plain = type("Plain", (Movies,), {})
-        plain.serving_input_receiver_fn = model.MonolithModel.serving_input_receiver_fn
+        plain.serving_input_receiver_fn = ranking.MonolithModel.serving_input_receiver_fn
         with pytest.raises(errors.ConfigError, match="Plain has no serving_input_receiver_fn"):
             make_estimator(tmp_path, plain()).export_saved_model()
 

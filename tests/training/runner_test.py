@@ -35,7 +35,7 @@ from monolith.cluster.discovery import (
 )
 from monolith.core.flags import extract_help_info
 from monolith.training import restore_override, runner
-from monolith.training.config import DistributedCpuTrainingConfig
+from monolith.training.config.job import DistributedCpuTrainingConfig
 from monolith.training.runner import RunnerConfig, get_discovery, monolith_discovery
 
 FLAGS = flags.FLAGS

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from monolith import errors
-from monolith.training import shared_flags
+from monolith.training.config import flags
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class BarrierOp:
         self._clock = clock
         self._place_lock = threading.Lock()
         scope = f"monolith_barrier/{name_prefix}"
-        self._flags = shared_flags.SharedFlags(f"{scope}/barrier_var", capacity, is_chief=is_chief)
+        self._flags = flags.SharedFlags(f"{scope}/barrier_var", capacity, is_chief=is_chief)
         self._action = tf.compat.v1.get_variable(
             f"{scope}/barrier_op_action",
             shape=[],
@@ -86,7 +86,7 @@ class BarrierOp:
             initializer=tf.compat.v1.constant_initializer(""),
             trainable=False,
             use_resource=True,
-            collections=shared_flags.get_shared_collections(is_chief),
+            collections=flags.get_shared_collections(is_chief),
         )
         self._action_value = tf.compat.v1.placeholder(tf.string, [])
         self._set_action = self._action.assign(self._action_value, read_value=False)

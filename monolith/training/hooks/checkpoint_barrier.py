@@ -30,7 +30,7 @@ import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops
 
 from monolith import errors
-from monolith.core import graph_meta
+from monolith.graph import metadata
 from monolith.proto import ckpt_hooks_pb2
 from monolith.training.controller import barrier
 
@@ -78,7 +78,7 @@ class _WorkerCkptMeta:
 
 
 def _get_meta() -> _WorkerCkptMeta:
-    return graph_meta.get_meta(_META_KEY, _WorkerCkptMeta)
+    return metadata.get_meta(_META_KEY, _WorkerCkptMeta)
 
 
 def assign_ckpt_info(session: tf.compat.v1.Session, info: ckpt_hooks_pb2.WorkerCkptInfo) -> None:

@@ -2,9 +2,9 @@
 
 Example:
     >>> import tempfile
-    >>> from monolith.embedding import hash_tables
+    >>> from monolith.embedding.tables import single
     >>> with tf.Graph().as_default(), tempfile.TemporaryDirectory() as model_dir:
-    ...     table = hash_tables.test_hash_table(1)
+    ...     table = single.test_hash_table(1)
     ...     fill = table.assign_add([1, 2, 1 << 48], [[0.0], [0.0], [0.0]]).as_op()
     ...     listener = FidSlotCountSaverListener(model_dir)
     ...     with tf.compat.v1.Session() as session:
@@ -24,9 +24,9 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.python.lib.io import file_io
 
-from monolith.embedding import hash_tables, table_iteration
-from monolith.embedding.hash_table_checkpoint import _HASH_TABLE_GRAPH_KEY
-from monolith.embedding.multi_hash_table_checkpoint import _MULTI_HASH_TABLE_GRAPH_KEY
+from monolith.embedding.tables import iteration, single
+from monolith.embedding.tables.multi_snapshots import _MULTI_HASH_TABLE_GRAPH_KEY
+from monolith.embedding.tables.single_snapshots import _HASH_TABLE_GRAPH_KEY
 from monolith.proto import ckpt_info_pb2
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class FidSlotCountSaverListener(tf.compat.v1.train.CheckpointSaverListener):
                 "Unable to find hash tables. It may be caused by creating the listener before "
                 "calling model_fn"
             )
-        by_device: dict[str, list[hash_tables.HashTable]] = {}
+        by_device: dict[str, list[single.HashTable]] = {}
         for table in tables:
             by_device.setdefault(table.table.device, []).append(table)
         self._counters = [_DeviceCounter(*item) for item in by_device.items()]
@@ -88,7 +88,7 @@ class FidSlotCountSaverListener(tf.compat.v1.train.CheckpointSaverListener):
 class _DeviceCounter:
     """The counts of the tables on one device, kept there, so that no ids travel."""
 
-    def __init__(self, device: str, tables: list[hash_tables.HashTable]) -> None:
+    def __init__(self, device: str, tables: list[single.HashTable]) -> None:
         with tf.device(device):
             # In no collection: it is neither saved nor initialized with the model.
             counter = tf.compat.v1.Variable(
@@ -102,12 +102,12 @@ class _DeviceCounter:
             self.counts = counter.read_value()
 
             def add(rows: tf.Tensor) -> None:
-                slots = tf.minimum(hash_tables.extract_slot_from_entry(rows), _MAX_SLOT - 1)
+                slots = tf.minimum(single.extract_slot_from_entry(rows), _MAX_SLOT - 1)
                 counter.scatter_add(tf.IndexedSlices(tf.ones_like(slots, tf.int64), slots))
 
             # One after the other: TensorFlow adds without a lock.
             visited: list[tf.Tensor] = []
             for table in tables:
                 with tf.control_dependencies(visited[-1:]):
-                    visited.append(table_iteration.iterate_table_and_apply(table, add))
+                    visited.append(iteration.iterate_table_and_apply(table, add))
             self.count_op = tf.group(visited)

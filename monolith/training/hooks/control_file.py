@@ -30,7 +30,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.python.lib.io import file_io
 
-from monolith.core import graph
+from monolith.graph import devices
 from monolith.proto import controller_hooks_pb2
 from monolith.training.controller import barrier
 
@@ -80,7 +80,7 @@ class ControllerHook(tf.compat.v1.train.SessionRunHook):
         self._trigger_save = trigger_save
         self._sleep = sleep
         self._clock = clock
-        with tf.device(graph.ps_device(0)) if num_ps > 0 else contextlib.nullcontext():
+        with tf.device(devices.ps_device(0)) if num_ps > 0 else contextlib.nullcontext():
             variable = tf.compat.v1.get_variable(
                 "control_var",
                 shape=[2],

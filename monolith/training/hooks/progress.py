@@ -29,11 +29,11 @@ import rich.text
 import tensorflow as tf
 
 from monolith import errors
-from monolith.core import graph_meta
 from monolith.data.auc import auc
-from monolith.embedding.hash_table_checkpoint import _HASH_TABLE_GRAPH_KEY
-from monolith.embedding.multi_hash_table_checkpoint import _MULTI_HASH_TABLE_GRAPH_KEY
-from monolith.training.model_spec import TRAINED_HEADS, Head
+from monolith.embedding.tables.multi_snapshots import _MULTI_HASH_TABLE_GRAPH_KEY
+from monolith.embedding.tables.single_snapshots import _HASH_TABLE_GRAPH_KEY
+from monolith.graph import metadata
+from monolith.model.heads import TRAINED_HEADS, Head
 
 # AUC and loss are those of the last examples: enough for two digits, few enough to follow.
 _WINDOW_EXAMPLES = 50_000
@@ -122,7 +122,7 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
     def begin(self) -> None:
         self._global_step = tf.compat.v1.train.get_or_create_global_step()
         losses = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)
-        heads = graph_meta.get_meta(TRAINED_HEADS, list[Head])
+        heads = metadata.get_meta(TRAINED_HEADS, list[Head])
         with_auc = [head for head in heads if head.classification and head.label is not None]
         self._heads = [head.name for head in with_auc]
         self._step_fetches = {

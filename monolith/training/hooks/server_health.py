@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from monolith.core import graph
+from monolith.graph import devices
 from monolith.native import logging_ops
 from monolith.proto import logging_ops_pb2
 from monolith.training.controller import barrier
@@ -58,7 +58,7 @@ class Config(NamedTuple):
 
     barrier_op: barrier.BarrierOp
     num_ps: int
-    ps_device_fn: Callable[[int], str] = graph.ps_device
+    ps_device_fn: Callable[[int], str] = devices.ps_device
     report_fn: Callable[[HealthReport], None] = _default_report
 
 

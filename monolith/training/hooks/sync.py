@@ -17,7 +17,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from monolith import errors
-from monolith.training import shared_flags
+from monolith.training.config import flags as shared_flags
 
 logger = logging.getLogger(__name__)
 

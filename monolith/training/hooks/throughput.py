@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from monolith.core import graph, metrics
+from monolith.core import metrics
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class ThroughputMetricHook(tf.compat.v1.train.SessionRunHook):
         self._clock = clock
         self._start_sec = clock() if start_time_secs is None else start_time_secs
         self._tags = {"model_name": model_name, "type": cluster_type}
-        self._client = metrics.get_cli(graph.get_metric_prefix())
+        self._client = metrics.get_cli(metrics.get_metric_prefix())
         self._global_step: tf.Tensor | None = None
         # Time and step of the last report.
         self._last: tuple[float, int] | None = None

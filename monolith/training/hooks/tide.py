@@ -22,7 +22,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from monolith import errors
-from monolith.core.tide import before, check_time_of_day, tide_available_now
+from monolith.checkpoint.tide import before, check_time_of_day, tide_available_now
 
 logger = logging.getLogger(__name__)
 

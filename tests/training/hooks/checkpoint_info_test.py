@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from google.protobuf import text_format
 
-from monolith.embedding import hash_tables, multi_hash_tables
+from monolith.embedding.tables import multi, single
 from monolith.native_training.hooks import ckpt_info
 from monolith.proto import ckpt_info_pb2
 from monolith.testing import create_test_ps_cluster, generate_test_hash_table_config
@@ -37,7 +37,7 @@ def test_historical_path():
 class FidCountListenerTest(tf.test.TestCase):
     def test_basic(self):
         model_dir = os.path.join(os.environ["TEST_TMPDIR"], "test_basic")
-        table = hash_tables.test_hash_table(1)
+        table = single.test_hash_table(1)
         fill = add(table, [1])
         listener = checkpoint_info.FidSlotCountSaverListener(model_dir)
         with tf.compat.v1.train.SingularMonitoredSession() as session:
@@ -47,7 +47,7 @@ class FidCountListenerTest(tf.test.TestCase):
 
 
 def test_counts_of_all_tables_are_added_up(tmp_path):
-    tables = [hash_tables.test_hash_table(1, name_suffix=f"t{i}") for i in range(3)]
+    tables = [single.test_hash_table(1, name_suffix=f"t{i}") for i in range(3)]
     slots = [0, 1, 1, 7, 7, 7]
     fills = [
         add(table, [make_id(slot, 100 * t + i) for i, slot in enumerate(slots)])
@@ -65,7 +65,7 @@ def test_counts_of_all_tables_are_added_up(tmp_path):
 
 
 def test_more_rows_than_a_portion(tmp_path):
-    table = hash_tables.test_hash_table(1)
+    table = single.test_hash_table(1)
     fill = add(table, [make_id(i % 3, i) for i in range(9000)])
     listener = checkpoint_info.FidSlotCountSaverListener(str(tmp_path))
     with tf.compat.v1.train.SingularMonitoredSession() as session:
@@ -75,7 +75,7 @@ def test_more_rows_than_a_portion(tmp_path):
 
 
 def test_largest_slot(tmp_path):
-    table = hash_tables.test_hash_table(1)
+    table = single.test_hash_table(1)
     fill = add(table, [make_id(32767, 5)])  # 15 bits.
     listener = checkpoint_info.FidSlotCountSaverListener(str(tmp_path))
     with tf.compat.v1.train.SingularMonitoredSession() as session:
@@ -89,7 +89,7 @@ def test_tables_on_two_servers(tmp_path):
     fills = []
     for i in range(2):
         with tf.device(f"/job:ps/task:{i}/device:CPU:0"):
-            table = hash_tables.test_hash_table(1, name_suffix=f"on_server_{i}")
+            table = single.test_hash_table(1, name_suffix=f"on_server_{i}")
             fills.append(add(table, [make_id(i, n) for n in range(5)] + [make_id(9, i)]))
     listener = checkpoint_info.FidSlotCountSaverListener(str(tmp_path))
     creator = tf.compat.v1.train.ChiefSessionCreator(master=servers[0].target, config=config)
@@ -100,7 +100,7 @@ def test_tables_on_two_servers(tmp_path):
 
 
 def test_counter_is_no_part_of_the_model(tmp_path):
-    hash_tables.test_hash_table(1)
+    single.test_hash_table(1)
     checkpoint_info.FidSlotCountSaverListener(str(tmp_path))
     assert tf.compat.v1.global_variables() == []
     assert tf.compat.v1.local_variables() == []
@@ -108,7 +108,7 @@ def test_counter_is_no_part_of_the_model(tmp_path):
 
 def test_with_a_saver_hook(tmp_path):
     step = tf.compat.v1.train.get_or_create_global_step()
-    table = hash_tables.test_hash_table(1)
+    table = single.test_hash_table(1)
     with tf.control_dependencies([add(table, [1, 2])]):
         train = tf.compat.v1.assign_add(step, 1)
     hook = tf.compat.v1.train.CheckpointSaverHook(
@@ -134,9 +134,9 @@ def test_graph_without_tables(tmp_path):
 
 @pytest.mark.parametrize("with_single_table", [False, True])
 def test_multi_hash_tables_write_their_own_counts(tmp_path, with_single_table):
-    multi_hash_tables.MultiHashTable.from_configs({"slot0": generate_test_hash_table_config(1)})
+    multi.MultiHashTable.from_configs({"slot0": generate_test_hash_table_config(1)})
     if with_single_table:
-        hash_tables.test_hash_table(1)
+        single.test_hash_table(1)
     listener = checkpoint_info.FidSlotCountSaverListener(str(tmp_path))
     with tf.compat.v1.Session() as session:
         listener.before_save(session, 1)

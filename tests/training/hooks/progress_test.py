@@ -8,11 +8,11 @@ import rich.console
 import tensorflow as tf
 
 from monolith import errors, testing
-from monolith.core import graph_meta
 from monolith.data.auc import auc
-from monolith.embedding.multi_hash_tables import MultiHashTable
+from monolith.embedding.tables.multi import MultiHashTable
+from monolith.graph import metadata
+from monolith.model.heads import TRAINED_HEADS, Head
 from monolith.training.hooks import progress
-from monolith.training.model_spec import TRAINED_HEADS, Head
 
 v1 = tf.compat.v1
 
@@ -36,7 +36,7 @@ def terminal():
 
 def make_step(*after: tf.Operation) -> tf.Operation:
     """A step that counts itself after every head, and `after`, have read its number."""
-    heads = graph_meta.get_meta(TRAINED_HEADS, list)
+    heads = metadata.get_meta(TRAINED_HEADS, list)
     read = [tensor.op for head in heads for tensor in (head.pred, head.label)]
     with tf.control_dependencies([*after, *read]):
         return v1.assign_add(v1.train.get_global_step(), 1).op
@@ -46,7 +46,7 @@ def add_head(labels: np.ndarray, preds: np.ndarray, name: str = "click") -> None
     """Adds a head whose batch of step `i` is row `i`."""
     step = v1.train.get_global_step()
     label, pred = tf.constant(labels)[step], tf.constant(preds)[step]
-    graph_meta.get_meta(TRAINED_HEADS, list).append(Head(name, pred, label, True))
+    metadata.get_meta(TRAINED_HEADS, list).append(Head(name, pred, label, True))
 
 
 class Clock:

@@ -1,0 +1,1 @@
+"""Features of a model: slots, slices, combiners, and the way of gradients back to rows."""

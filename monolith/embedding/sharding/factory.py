@@ -1,0 +1,175 @@
+"""Makes the tables of a model, wherever they live: in the process or on parameter servers.
+
+Example:
+    >>> from monolith.testing import generate_test_hash_table_config
+    >>> configs = {"user": generate_test_hash_table_config(dim=1)}
+    >>> table = create_native_multi_hash_table(0, configs, hash_filters=[None])
+    >>> table = table.assign({"user": ([7], [[0.5]])})
+    >>> table.lookup({"user": [7, 8]})["user"].numpy().tolist()
+    [[0.5], [0.0]]
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from monolith.embedding import entry
+from monolith.embedding.sharding import servers as sharded_tables
+from monolith.embedding.tables import multi, multi_type, shards, single
+from monolith.embedding.tables.multi import CachedConfig, MultiHashTable
+from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable, MergedMultiTypeHashTable
+
+Configs = Mapping[str, entry.HashTableConfigInstance]
+
+
+def create_multi_type_hash_table(
+    num_ps: int,
+    slot_to_config: Configs,
+    hash_filters: Sequence[tf.Tensor | None],
+    sync_clients: Sequence[tf.Tensor | None] | None = None,
+    reduce_network_packets: bool = False,
+    max_rpc_deadline_millis: int = 30,
+) -> MergedMultiTypeHashTable:
+    """Makes a table for all slots with equal configs, and a view of all of them.
+
+    Args:
+        num_ps: Number of parameter servers; 0: the tables are in this process.
+        slot_to_config: What the table of each slot is made of.
+        hash_filters: The admission filter of each server; one if there is none.
+        sync_clients: Who is told which rows change, for each server; by default nobody.
+        reduce_network_packets: Whether one request to a server serves all tables, instead of one
+            for each table.
+        max_rpc_deadline_millis: How long a call may take in an exported model.
+
+    Raises:
+        AssertionError: There is not one filter, or client, for each server.
+    """
+    clients = _check_servers(num_ps, hash_filters, sync_clients)
+
+    def make_table(
+        name: str, config: entry.HashTableConfigInstance, index: int = 0
+    ) -> single.HashTable:
+        table = single.hash_table_from_config(
+            config,
+            hash_filter=hash_filters[index],
+            name_suffix=name if num_ps == 0 else f"{name}_{index}",
+            sync_client=clients[index],
+        )
+        # So that a checkpoint can be restored on another number of servers.
+        whole = table.name if num_ps == 0 else table.name.removesuffix(f"_{index}")
+        shards.register(table.name, shards.TableShard(whole, index, max(1, num_ps)))
+        return table
+
+    def make_on_server(index: int, configs: Configs) -> BaseMultiTypeHashTable:
+        return multi_type.MultiTypeHashTable(
+            configs, lambda name, config: make_table(name, config, index)
+        )
+
+    def make_distributed_table(
+        name: str, config: entry.HashTableConfigInstance
+    ) -> sharded_tables.DistributedHashTable:
+        return sharded_tables.DistributedHashTable(
+            num_ps, config, lambda index, config: make_table(name, config, index)
+        )
+
+    def make_inner(configs: Configs) -> BaseMultiTypeHashTable:
+        if num_ps == 0:
+            return multi_type.MultiTypeHashTable(configs, make_table)
+        if reduce_network_packets:
+            return sharded_tables.DistributedMultiTypeHashTable(
+                num_ps,
+                configs,
+                make_on_server,
+                max_rpc_deadline_millis=max_rpc_deadline_millis,
+            )
+        return multi_type.MultiTypeHashTable(configs, make_distributed_table)
+
+    return MergedMultiTypeHashTable(slot_to_config, make_inner)
+
+
+def create_native_multi_hash_table(
+    num_ps: int,
+    slot_to_config: Configs,
+    hash_filters: Sequence[tf.Tensor | None],
+    sync_clients: Sequence[tf.Tensor | None] | None = None,
+    max_rpc_deadline_millis: int = 30,
+) -> MultiHashTable | sharded_tables.DistributedMultiTypeHashTable:
+    """Makes one resource on each server that serves the tables of all slots at once.
+
+    The arguments are those of `create_multi_type_hash_table`.
+
+    Raises:
+        AssertionError: There is not one filter, or client, for each server.
+    """
+    clients = _check_servers(num_ps, hash_filters, sync_clients)
+    if num_ps == 0:
+        return MultiHashTable.from_configs(
+            slot_to_config, hash_filter=hash_filters[0], sync_client=clients[0]
+        )
+    return sharded_tables.DistributedMultiTypeHashTable(
+        num_ps,
+        slot_to_config,
+        MultiHashTableFactory(hash_filters, clients),
+        max_rpc_deadline_millis=max_rpc_deadline_millis,
+    )
+
+
+class MultiHashTableFactory:
+    """Makes the `MultiHashTable` of a server; its name ends with the server's number.
+
+    Args:
+        hash_filters: The admission filter of each server.
+        sync_clients: Who is told which rows change, for each server.
+    """
+
+    def __init__(
+        self,
+        hash_filters: Sequence[tf.Tensor | None],
+        sync_clients: Sequence[tf.Tensor | None],
+    ) -> None:
+        self._hash_filters = hash_filters
+        self._sync_clients = sync_clients
+        # Configs are converted once for all servers of a graph. The dict is kept with the result,
+        # so that no other dict can come to have its identity.
+        self._converted: dict[tuple[int, Any], tuple[Configs, CachedConfig]] = {}
+
+    def __call__(self, index: int, slot_to_config: Configs) -> MultiHashTable:
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        key = (id(slot_to_config), graph)
+        if key not in self._converted:
+            cached = multi.convert_to_cached_config(slot_to_config)
+            self._converted[key] = slot_to_config, cached
+        table = MultiHashTable.from_cached_config(
+            self._converted[key][1],
+            hash_filter=self._hash_filters[index],
+            sync_client=self._sync_clients[index],
+            name_suffix=str(index),
+        )
+        # So that a checkpoint can be restored on another number of servers. Without servers, the
+        # name of the tables is what stands here before the number.
+        whole = table.shared_name.removesuffix(str(index))
+        shards.register(table.shared_name, shards.TableShard(whole, index, len(self._hash_filters)))
+        return table
+
+
+def _check_servers(
+    num_ps: int,
+    hash_filters: Sequence[tf.Tensor | None],
+    sync_clients: Sequence[tf.Tensor | None] | None,
+) -> Sequence[tf.Tensor | None]:
+    """Returns a client, or None, for each server."""
+    num_servers = max(1, num_ps)
+    if len(hash_filters) != num_servers:
+        raise AssertionError(
+            f"Number of PS should be equal to number of hash filters, while got {num_ps} vs "
+            f"{len(hash_filters)}"
+        )
+    if sync_clients is None:
+        return [None] * num_servers
+    if len(sync_clients) != num_servers:
+        raise AssertionError(
+            f"Number of PS should be equal to number of sync clients, while got {num_ps} vs "
+            f"{len(sync_clients)}"
+        )
+    return sync_clients

@@ -1,0 +1,237 @@
+"""Tables that are somewhere else, seen as if their ids and rows travelled as one tensor each.
+
+`DistributedMultiTypeHashTable` knows only this view of what a parameter server has. Tables that
+do not offer it themselves get it from `PackedTables`; tables of an exported model, which are
+models of their own, from `ExportedTables`.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from monolith.embedding.tables.inputs import TensorLike
+from monolith.embedding.tables.layout import (
+    RawMultiTypeHashTable,
+    concat_1d_tensors,
+    flatten_n_tensors,
+    get_list_from_flat_value,
+)
+from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
+from monolith.graph import export_mode, task_context
+from monolith.native import ops
+
+
+class NamedTables(RawMultiTypeHashTable):
+    """Ids and rows by name, laid out table by table.
+
+    Args:
+        dims: The width of the rows of each table, by name.
+    """
+
+    def __init__(self, dims: Mapping[str, int]) -> None:
+        self._names = sorted(dims)
+        self._dims = [dims[name] for name in self._names]
+
+    def get_table_dim_sizes(self) -> Sequence[int]:
+        return list(self._dims)
+
+    def get_ragged_id(self, slot_to_id: Mapping[str, TensorLike]) -> tf.RaggedTensor:
+        return concat_1d_tensors(*self._in_order(slot_to_id, tf.int64))
+
+    def get_flat_value(self, slot_to_value: Mapping[str, TensorLike]) -> tf.Tensor:
+        return flatten_n_tensors(*self._in_order(slot_to_value, tf.float32))
+
+    def get_embeddings(self, ragged_id: tf.RaggedTensor, value: tf.Tensor) -> dict[str, tf.Tensor]:
+        rows = get_list_from_flat_value(ragged_id, self._dims, value)
+        return dict(zip(self._names, rows, strict=True))
+
+    def _in_order(
+        self, slot_to_tensor: Mapping[str, TensorLike], dtype: tf.DType
+    ) -> list[tf.Tensor]:
+        return [
+            tf.reshape(tf.convert_to_tensor(slot_to_tensor.get(name, []), dtype), [-1])
+            for name in self._names
+        ]
+
+    def _ids_by_name(self, ragged_id: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        sizes = tf.unstack(ragged_id.row_lengths(), len(self._names))
+        return dict(zip(self._names, tf.split(ragged_id.values, sizes), strict=True))
+
+
+class PackedTables(NamedTables):
+    """Gives tables that are called by name the view of this module.
+
+    Args:
+        table: The tables.
+        dims: The width of the rows of each table, by name.
+    """
+
+    def __init__(self, table: BaseMultiTypeHashTable, dims: Mapping[str, int]) -> None:
+        super().__init__(dims)
+        self._table: Any = table
+
+    def raw_lookup(self, ragged_id: tf.RaggedTensor) -> tf.Tensor:
+        rows = self._table.lookup(self._ids_by_name(ragged_id))
+        return flatten_n_tensors(*(rows[name] for name in self._names))
+
+    def raw_apply_gradients(
+        self,
+        ragged_id: tf.RaggedTensor,
+        flat_grad: tf.Tensor,
+        global_step: TensorLike,
+        req_time: TensorLike | None = None,
+    ) -> "PackedTables":
+        updates = self._updates(ragged_id, flat_grad)
+        return self._after(self._table.apply_gradients(updates, global_step, req_time=req_time))
+
+    def raw_assign(
+        self,
+        ragged_id: tf.RaggedTensor,
+        flat_value: tf.Tensor,
+        req_time: TensorLike | None = None,
+    ) -> "PackedTables":
+        updates = self._updates(ragged_id, flat_value)
+        return self._after(self._table.assign(updates, req_time=req_time))
+
+    def assign(self, slot_to_id_and_value: Mapping[str, Any], **kwargs: Any) -> "PackedTables":
+        return self._after(self._table.assign(slot_to_id_and_value, **kwargs))
+
+    def assign_add(self, slot_to_id_and_value: Mapping[str, Any], **kwargs: Any) -> "PackedTables":
+        return self._after(self._table.assign_add(slot_to_id_and_value, **kwargs))
+
+    def as_op(self, name: str | None = None) -> Any:
+        return self._table.as_op(name)
+
+    def get_queue_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
+        return self._table.get_queue_hooks()
+
+    def _updates(
+        self, ragged_id: tf.RaggedTensor, flat: tf.Tensor
+    ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        ids = self._ids_by_name(ragged_id)
+        rows = self.get_embeddings(ragged_id, flat)
+        return {name: (ids[name], rows[name]) for name in self._names}
+
+    def _after(self, table: BaseMultiTypeHashTable) -> "PackedTables":
+        copied = copy.copy(self)
+        copied._table = table
+        return copied
+
+
+class ExportedTables(NamedTables):
+    """Tables in a model of their own, `ps_<index>`, which the entry model asks for rows.
+
+    Args:
+        table: The tables, made in the graph of that model.
+        dims: The width of the rows of each table, by name.
+        index: Number of the server.
+        max_rpc_deadline_millis: How long a request may take.
+    """
+
+    def __init__(
+        self,
+        table: BaseMultiTypeHashTable,
+        dims: Mapping[str, int],
+        index: int,
+        max_rpc_deadline_millis: int,
+    ) -> None:
+        super().__init__(dims)
+        self._index = index
+        self._max_rpc_deadline_millis = max_rpc_deadline_millis
+        self._is_raw = isinstance(table, RawMultiTypeHashTable)
+        self._add_signatures(table)
+
+    def raw_lookup(self, ragged_id: tf.RaggedTensor) -> tf.Tensor:
+        if self._is_raw:
+            inputs = {"id": ragged_id.values, "id_split": ragged_id.row_splits}
+            return tf.reshape(self._call("raw_lookup", inputs, ["flat_emb"])[0], [-1])
+        rows = self._call("lookup", self._ids_by_name(ragged_id), self._names)
+        return flatten_n_tensors(*rows)
+
+    def raw_apply_gradients(
+        self,
+        ragged_id: tf.RaggedTensor,
+        flat_grad: tf.Tensor,
+        global_step: TensorLike,
+        req_time: TensorLike | None = None,
+    ) -> "ExportedTables":
+        raise NotImplementedError("The tables of an exported model cannot be changed.")
+
+    def raw_assign(
+        self,
+        ragged_id: tf.RaggedTensor,
+        flat_value: tf.Tensor,
+        req_time: TensorLike | None = None,
+    ) -> "ExportedTables":
+        raise NotImplementedError("The tables of an exported model cannot be changed.")
+
+    def as_op(self, name: str | None = None) -> Any:
+        return tf.no_op(name=name)
+
+    def _add_signatures(self, table: Any) -> None:
+        """Adds what the entry model calls to the model that is built in the default graph."""
+        export_ctx = export_mode.get_current_export_ctx()
+        if export_ctx is None:
+            raise RuntimeError("Tables can be exported only inside of `enter_export_mode`.")
+        graph = tf.compat.v1.get_default_graph()
+        ids = {name: tf.compat.v1.placeholder(tf.int64, [None]) for name in self._names}
+        export_ctx.add_signature(graph, "lookup", ids, table.lookup(ids))
+        if self._is_raw:
+            id_ph = tf.compat.v1.placeholder(tf.int64, [None], name="id")
+            split_ph = tf.compat.v1.placeholder(tf.int64, [None], name="id_split")
+            ragged = tf.RaggedTensor.from_row_splits(id_ph, split_ph, validate=False)
+            inputs = {"id": id_ph, "id_split": split_ph}
+            outputs = {"flat_emb": table.raw_lookup(ragged)}
+            export_ctx.add_signature(graph, "raw_lookup", inputs, outputs)
+
+    def _call(
+        self, signature: str, inputs: Mapping[str, tf.Tensor], outputs: Sequence[str]
+    ) -> list[tf.Tensor]:
+        aliases = sorted(inputs)
+        return _remote_predict(
+            aliases,
+            [inputs[alias] for alias in aliases],
+            list(outputs),
+            model_name=f"{task_context.get().model_name or ''}:ps_{self._index}",
+            task=self._index,
+            old_model_name=f"ps_{self._index}",
+            max_rpc_deadline_millis=self._max_rpc_deadline_millis,
+            signature_name=signature,
+        )
+
+
+def _remote_predict(
+    input_tensor_alias: Sequence[str],
+    input_tensors: Sequence[tf.Tensor],
+    output_tensor_alias: Sequence[str],
+    *,
+    model_name: str,
+    task: int,
+    old_model_name: str,
+    max_rpc_deadline_millis: int,
+    signature_name: str,
+) -> list[tf.Tensor]:
+    """Calls a signature of another model; its outputs are float32."""
+    try:
+        call = ops.tf_serving_remote_predict
+    except AttributeError as e:
+        raise NotImplementedError(
+            "A model cannot be exported in parts yet: this build of the op library has no "
+            "`TfServingRemotePredict`, with which the entry model calls its parameter servers. "
+            "Export it with ExportMode.STANDALONE."
+        ) from e
+    _, _, output_tensors = call(
+        input_tensor_alias,
+        input_tensors,
+        output_tensor_alias,
+        model_name=model_name,
+        model_version=-1,
+        max_rpc_deadline_millis=max_rpc_deadline_millis,
+        signature_name=signature_name,
+        old_model_name=old_model_name,
+        task=task,
+        output_types=[tf.float32] * len(output_tensor_alias),
+    )
+    return list(output_tensors)

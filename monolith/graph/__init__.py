@@ -1,0 +1,1 @@
+"""What every graph is built with: modes, devices, task context, metadata, specs."""

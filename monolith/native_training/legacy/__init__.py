@@ -1,0 +1,1 @@
+"""What only the historical paths need."""

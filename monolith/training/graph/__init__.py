@@ -1,0 +1,1 @@
+"""The plain estimator: trains a model that a function builds as a graph."""

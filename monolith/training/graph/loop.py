@@ -1,0 +1,183 @@
+"""The loop that trains: which hooks a session gets, in which order, and how the loop ends.
+
+In every phase the hooks run in this order; workers that are not the chief have only the second
+part:
+
+1. the chief's: the one that saves, those of the model for the chief, speed, summaries;
+2. the input's, those given to `train`, the limit of steps, the check of the loss, the log line,
+   those of the model for every worker.
+
+So what the chief restores is there before any other hook of it acts.
+"""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from monolith import errors
+from monolith.graph.run_config import GraphRunConfig
+from monolith.graph.spec import GraphSpec, Hook
+from monolith.training.hooks.cached_fetches import CachedFetchesHook
+from monolith.training.hooks.interrupt import StopOnSignalHook
+from monolith.training.hooks.nan_loss import NanLossHook
+
+logger = logging.getLogger(__name__)
+
+
+def make_stop_hooks(steps: int | None, max_steps: int | None) -> list[Hook]:
+    """Returns the hook that ends training after `steps`, or at the global step `max_steps`.
+
+    Raises:
+        errors.ConfigError: Both are given, or one is not positive.
+    """
+    if steps is not None and max_steps is not None:
+        raise errors.ConfigError("Can not provide both steps and max_steps.")
+    for name, value in (("steps", steps), ("max_steps", max_steps)):
+        if value is not None and value <= 0:
+            raise errors.ConfigError(f"Must specify {name} > 0, given: {value}")
+    if steps is None and max_steps is None:
+        return []
+    return [tf.compat.v1.train.StopAtStepHook(num_steps=steps, last_step=max_steps)]
+
+
+def run_training(
+    spec: GraphSpec,
+    config: GraphRunConfig,
+    session_config: Any,
+    input_hooks: Sequence[Hook],
+    user_hooks: Sequence[Hook],
+) -> None:
+    """Trains the model of the default graph until its input ends or a hook asks to stop.
+
+    Args:
+        spec: What the model function built.
+        config: How to run; has a `model_dir`.
+        session_config: `ConfigProto` of the session.
+        input_hooks: Hooks of the input.
+        user_hooks: Hooks given by the caller.
+
+    Raises:
+        errors.ConfigError: The spec lacks a loss or a train op, or the input is empty.
+        NanLossError: The loss became NaN.
+    """
+    if spec.loss is None or spec.train_op is None:
+        raise errors.ConfigError(
+            "To train, the model function must give a loss and a train_op; got loss "
+            f"{spec.loss!r} and train_op {spec.train_op!r}."
+        )
+    model_dir = config.model_dir
+    assert model_dir is not None
+    _add_loss_summary(spec.loss)
+    global_step = tf.compat.v1.train.get_global_step()
+    nan_hook = NanLossHook(spec.loss, spec.train_op)
+    hooks = [CachedFetchesHook(), *input_hooks, *user_hooks, nan_hook]
+    if config.log_step_count_steps is not None:
+        shown = {"loss": spec.loss, "step": global_step}
+        hooks.append(
+            tf.compat.v1.train.LoggingTensorHook(shown, every_n_iter=config.log_step_count_steps)
+        )
+    hooks += spec.training_hooks
+    chief_hooks = [*_make_saver_hooks(spec, config, hooks), *spec.training_chief_hooks]
+    session_args = {
+        "master": config.master,
+        "is_chief": config.is_chief,
+        "checkpoint_dir": model_dir,
+        "scaffold": spec.scaffold,
+        "hooks": hooks,
+        "chief_only_hooks": chief_hooks,
+        "save_checkpoint_secs": 0,
+        "save_summaries_steps": config.save_summary_steps,
+        "config": session_config,
+        "max_wait_secs": config.session_creation_timeout_secs,
+        "log_step_count_steps": config.log_step_count_steps,
+    }
+    num_steps, input_ended = 0, False
+    with (
+        _restored_signal_handlers([*hooks, *chief_hooks]),
+        tf.compat.v1.train.MonitoredTrainingSession(**session_args) as session,
+    ):
+        try:
+            while not session.should_stop():
+                session.run([spec.train_op, spec.loss])
+                num_steps += 1
+        except tf.errors.OutOfRangeError as e:
+            # One that a hook raises, to end training before its first step, names no op.
+            input_ended = e.op is not None
+            raise  # The session takes it as a normal end.
+        except tf.errors.InvalidArgumentError as e:
+            if not nan_hook.is_cause_of(e):
+                raise
+            step = session.run_step_fn(lambda step_context: step_context.session.run(global_step))
+            nan_hook.explain(int(step), tf.train.latest_checkpoint(model_dir), e)
+    if input_ended and num_steps == 0:
+        _report_empty_input(config)
+
+
+@contextlib.contextmanager
+def _restored_signal_handlers(hooks: Sequence[Hook]) -> Iterator[None]:
+    """Puts signal handlers back after a block that failed, when hooks are not told of the end."""
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            if isinstance(hook, StopOnSignalHook):
+                hook.restore_handlers()
+
+
+def describe_empty_input(did: str) -> str:
+    """Returns the message for an input without any batch; `did` says what was to be done."""
+    return (
+        f"Nothing was {did}: the input ended before its first batch. Check that the files or the "
+        "stream the input function reads are there and not empty, that no filter drops every "
+        "example, and that batch(drop_remainder=True) does not drop all of a small dataset."
+    )
+
+
+def _add_loss_summary(loss: tf.Tensor) -> None:
+    summaries = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
+    if not any(summary.op.name == "loss" for summary in summaries):
+        tf.compat.v1.summary.scalar("loss", loss)
+    tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.LOSSES, loss)
+
+
+def _make_saver_hooks(spec: GraphSpec, config: GraphRunConfig, hooks: Sequence[Hook]) -> list[Hook]:
+    """Returns the hook that saves, unless the model has its own or nothing is to be saved."""
+    savers = tf.compat.v1.GraphKeys.SAVERS
+    if not spec.scaffold.saver and not tf.compat.v1.get_collection(savers):
+        tf.compat.v1.add_to_collection(
+            savers,
+            tf.compat.v1.train.Saver(
+                sharded=True,
+                max_to_keep=config.keep_checkpoint_max,
+                defer_build=True,
+                save_relative_paths=True,
+            ),
+        )
+    saves = config.save_checkpoints_steps or config.save_checkpoints_secs
+    own = (*hooks, *spec.training_chief_hooks)
+    if not saves or any(isinstance(h, tf.compat.v1.train.CheckpointSaverHook) for h in own):
+        return []
+    return [
+        tf.compat.v1.train.CheckpointSaverHook(
+            config.model_dir,
+            save_secs=config.save_checkpoints_secs,
+            save_steps=config.save_checkpoints_steps,
+            scaffold=spec.scaffold,
+        )
+    ]
+
+
+def _report_empty_input(config: GraphRunConfig) -> None:
+    """Raises, unless this worker's share of the input can be empty for a good reason."""
+    message = describe_empty_input("trained")
+    # Beside other workers there may be nothing left for this one; and an input that continues
+    # where an earlier run had saved its position may have been at its end.
+    assert config.model_dir is not None
+    saved_positions = os.path.join(config.model_dir, "checkpoint_input_worker_*")
+    if config.is_chief and not tf.io.gfile.glob(saved_positions):
+        raise errors.ConfigError(message)
+    logger.warning(message)

@@ -1,0 +1,1 @@
+"""Training over tables: what surrounds a model whose embeddings live in tables."""

@@ -1,0 +1,253 @@
+"""Which tables a model needs, found by building the model once and throwing the graph away.
+
+A table must exist before its embeddings can be looked up, but only the model knows its slots and
+slices. So the model is built twice: first in a graph of its own, in which every lookup is a
+placeholder and nothing ever runs, then for real over the tables that were found.
+
+What is wrong with the input shows here as well, before any session exists: a feature that the model
+wants and the input does not give, or gives as something else than ragged ids.
+"""
+
+import copy
+import difflib
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from monolith import errors
+from monolith.embedding import entry
+from monolith.embedding.features import combiners
+from monolith.embedding.features.dry_run import DummyFeatureFactory, SliceConfig
+from monolith.graph import export_mode
+from monolith.graph.mode_keys import ModeKeys
+from monolith.graph.run_config import GraphRunConfig
+from monolith.model.task import NativeTask
+from monolith.proto import embedding_hash_table_pb2 as proto
+from monolith.tensor import prefetch
+
+logger = logging.getLogger(__name__)
+
+_MOST_NAMES_IN_ERROR = 20
+
+
+class FeatureConfigs(NamedTuple):
+    """What is known of the features that have embeddings, by name of the feature."""
+
+    name_to_config: dict[str, entry.HashTableConfigInstance]
+    name_to_unmerged_slice_dims: dict[str, list[int]]
+    name_to_combiner: dict[str, combiners.Combiner]
+
+
+class Collected(NamedTuple):
+    """What a dry run found.
+
+    Attributes:
+        feature_configs: What the tables are made of.
+        feature_to_table: The table of each feature; features of one slot share it.
+        slot_to_occurrence_threshold: How often an id is seen before it gets a row.
+        slot_to_expire_time: Days without an update after which a row is forgotten.
+    """
+
+    feature_configs: FeatureConfigs
+    feature_to_table: dict[str, str]
+    slot_to_occurrence_threshold: dict[int, int]
+    slot_to_expire_time: dict[int, int]
+
+
+class MissingFeatureError(errors.ConfigError, KeyError):
+    """The model wants a feature that the input does not have."""
+
+    # KeyError would show the sentence in quotes.
+    __str__ = Exception.__str__
+
+
+class InputFeatures(dict[str, Any]):
+    """The features of a batch; a missing one is answered with a sentence, not with its name."""
+
+    def __missing__(self, name: str) -> Any:
+        raise MissingFeatureError(_describe_missing(name, self))
+
+
+def collect_features(task: NativeTask) -> Collected:
+    """Builds the model of `task` without tables and returns what it wants.
+
+    Args:
+        task: Its context is used, and left without a factory.
+
+    Raises:
+        MissingFeatureError: The input does not have a feature that the model wants.
+        errors.ConfigError: A feature is not ragged ids, or the slots contradict each other.
+    """
+    factory = DummyFeatureFactory(task.p.train.per_replica_batch_size)
+    graph = tf.Graph()
+    graph.dry_run = True
+    with graph.as_default():
+        tf.compat.v1.train.get_or_create_global_step()
+        features = _get_input(task)
+        task.ctx.layout_factory = None
+        task.ctx.feature_factory = factory
+        task.ctx.async_function_mgr = prefetch.AsyncFunctionMgr(is_async=False)
+        try:
+            task.create_model_fn()(
+                features=name_features(features),
+                mode=ModeKeys.TRAIN,
+                config=GraphRunConfig(),
+            )
+        finally:
+            task.ctx.feature_factory = None
+    collected = _to_collected(factory)
+    check_features(features, collected.feature_to_table)
+    logger.info(
+        "the model has %d features with embeddings in %d tables",
+        len(collected.feature_to_table),
+        len(set(collected.feature_to_table.values())),
+    )
+    return collected
+
+
+def name_features(features: Any) -> Any:
+    """Returns features by name in a dict that explains a missing one; anything else as it is."""
+    return InputFeatures(features) if isinstance(features, Mapping) else features
+
+
+def check_features(features: Any, names: Mapping[str, Any]) -> None:
+    """Refuses an input that does not have ragged ids for every feature in `names`.
+
+    Raises:
+        MissingFeatureError: A feature is missing.
+        errors.ConfigError: A feature is of another kind.
+    """
+    if not names:
+        return
+    if not isinstance(features, Mapping):
+        raise errors.ConfigError(
+            f"The model looks up embeddings of {_list_names(names)}, so {_name_source()} must give "
+            f"a dict of features; it gives {_describe(features)}."
+        )
+    for name in names:
+        if name not in features:
+            raise MissingFeatureError(_describe_missing(name, features))
+        _check_ids(name, features[name])
+
+
+def _make_serving_feature_configs_from_training_configs(
+    feature_configs: FeatureConfigs, skip_zero_embedding: bool
+) -> FeatureConfigs:
+    """Returns the configs of the same tables for serving: without optimizer state, compressed."""
+    configs = copy.deepcopy(feature_configs)
+    for config in configs.name_to_config.values():
+        config.table_config.entry_config.entry_type = proto.EntryConfig.SERVING
+        config.table_config.skip_zero_embedding = skip_zero_embedding
+        config.table_config.cuckoo.SetInParent()
+    return configs
+
+
+def _combine_slices_as_table(
+    slices: list[SliceConfig], hashtable_config: entry.HashTableConfig
+) -> entry.HashTableConfigInstance:
+    """Returns the config of a table whose rows consist of `slices`."""
+    table_config = proto.EmbeddingHashTableConfig()
+    if export_mode.is_exporting():
+        table_config.entry_config.entry_type = proto.EntryConfig.SERVING
+    for slice_config in slices:
+        table_config.entry_config.segments.append(slice_config.segment)
+    hashtable_config.mutate_table(table_config)
+    return entry.HashTableConfigInstance(table_config, [s.learning_rate_fn for s in slices])
+
+
+def _get_input(task: NativeTask) -> Any:
+    features = task.create_input_fn(ModeKeys.TRAIN)()
+    if isinstance(features, tf.data.Dataset):
+        # Never run: the model needs tensors of the right kind, not data.
+        features = features.get_single_element()
+    return features
+
+
+def _to_collected(factory: DummyFeatureFactory) -> Collected:
+    configs = FeatureConfigs({}, {}, {})
+    feature_to_table: dict[str, str] = {}
+    for table, config in factory.get_table_name_to_table_config().items():
+        for name in config.feature_names:
+            if name in feature_to_table:
+                raise AssertionError(
+                    f"Feature must only belongs to one table. Feature '{name}' belongs to "
+                    f"'{feature_to_table[name]}' and to '{table}'."
+                )
+            feature_to_table[name] = table
+            instance = _combine_slices_as_table(config.slice_configs, config.hashtable_config)
+            _check_learning_rates(table, instance)
+            configs.name_to_config[name] = instance
+            configs.name_to_unmerged_slice_dims[name] = list(config.unmerged_slice_dims)
+            configs.name_to_combiner[name] = config.feature_to_combiners[name]
+    return Collected(
+        configs,
+        feature_to_table,
+        {slot: value or 0 for slot, value in factory.slot_to_occurrence_threshold.items()},
+        dict(factory.slot_to_expire_time),
+    )
+
+
+def _check_learning_rates(table: str, config: entry.HashTableConfigInstance) -> None:
+    if any(tf.is_tensor(rate) for rate in config.learning_rate_fns):
+        raise errors.ConfigError(
+            f"The learning rate of slot '{table}' is a tensor, which lives in one graph, but the "
+            "model is built in several; give a number, or a function such as PolynomialDecay."
+        )
+
+
+def _check_ids(name: str, value: Any) -> None:
+    if isinstance(value, tf.RaggedTensor):
+        if value.ragged_rank != 1 or value.flat_values.shape.rank not in (1, None):
+            problem = (
+                "it has more dimensions than [batch, ids]; flatten the inner ones with "
+                "tf.RaggedTensor.merge_dims(1, -1)"
+            )
+        elif value.dtype != tf.int64:
+            problem = f"its ids are {value.dtype.name}; cast them with tf.cast(x, tf.int64)"
+        else:
+            return
+    elif isinstance(value, tf.SparseTensor):
+        problem = "convert it with tf.RaggedTensor.from_sparse, or parse it as tf.io.RaggedFeature"
+    else:
+        problem = (
+            "convert it with tf.RaggedTensor.from_tensor (give it [batch, ids]: tf.expand_dims(x, "
+            "1) for one id per example), or parse it as tf.io.RaggedFeature"
+        )
+    raise errors.ConfigError(
+        f"Feature '{name}' has embeddings, so {_name_source()} must give its ids as a ragged int64 "
+        f"tensor [batch, ids]; it gives {_describe(value)}: {problem}."
+    )
+
+
+def _describe_missing(name: str, features: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(str(name), [str(known) for known in features], n=1)
+    hint = f" (did you mean '{near[0]}'?)" if near else ""
+    return (
+        f"The model uses feature '{name}', which the input does not have{hint}; it has "
+        f"{_list_names(features)}. Add it to what {_name_source()} gives, or correct the name."
+    )
+
+
+def _name_source() -> str:
+    """Returns the function that gives the input of the model being built."""
+    return "serving_input_receiver_fn" if export_mode.is_exporting() else "input_fn"
+
+
+def _list_names(names: Mapping[str, Any]) -> str:
+    shown = [f"'{name}'" for name in sorted(map(str, names))]
+    if len(shown) > _MOST_NAMES_IN_ERROR:
+        more = len(shown) - _MOST_NAMES_IN_ERROR
+        shown = shown[:_MOST_NAMES_IN_ERROR] + [f"{more} more"]
+    return ", ".join(shown) or "no features at all"
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, tf.RaggedTensor):
+        return f"a ragged {value.dtype.name} tensor of shape {value.shape}"
+    if isinstance(value, tf.SparseTensor):
+        return f"a sparse {value.dtype.name} tensor"
+    if tf.is_tensor(value):
+        return f"a dense {value.dtype.name} tensor of shape {value.shape}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,221 @@
+"""The tables and admission filters of a training graph, as the config asks for them.
+
+With parameter servers every table is spread over all of them; without, it lives in the process.
+The tables are either one resource per server that serves all features at once, "native", or
+separate tables, of which those with equal settings are merged into one.
+"""
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from monolith import errors
+from monolith.embedding import entry, filters
+from monolith.embedding.sharding import factory
+from monolith.embedding.tables.inputs import TensorLike, to_floats, to_ids
+from monolith.embedding.tables.multi_snapshots import _MULTI_HASH_TABLE_GRAPH_KEY
+from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
+from monolith.graph import export_mode
+from monolith.proto import embedding_hash_table_pb2 as proto
+from monolith.training.config.job import CpuTrainingConfig
+from monolith.training.tables.collect import Collected
+
+Configs = Mapping[str, entry.HashTableConfigInstance]
+
+
+def create_hash_filters(
+    config: CpuTrainingConfig, slot_to_occurrence_threshold: Mapping[int, int]
+) -> list[tf.Tensor | None]:
+    """Makes the admission filter of each server; while exporting there are none."""
+    if export_mode.is_exporting():
+        return [None] * max(1, config.num_ps)
+    thresholds = proto.SlotOccurrenceThresholdConfig()
+    for slot, threshold in sorted(slot_to_occurrence_threshold.items()):
+        thresholds.slot_occurrence_thresholds.add(slot=slot, occurrence_threshold=threshold)
+    return filters.create_hash_filters(
+        config.num_ps,
+        uses_hash_filter(slot_to_occurrence_threshold),
+        config=thresholds.SerializeToString(),
+        filter_capacity=config.filter_capacity,
+        filter_split_num=config.filter_split_num,
+        filter_type=config.filter_type,
+    )
+
+
+def uses_hash_filter(slot_to_occurrence_threshold: Mapping[int, int]) -> bool:
+    """Returns whether any slot holds ids back that are seen for the first time."""
+    return any(threshold > 0 for threshold in slot_to_occurrence_threshold.values())
+
+
+def create_hash_table(
+    config: CpuTrainingConfig,
+    configs: Configs,
+    collected: Collected,
+    hash_filters: list[tf.Tensor | None],
+) -> BaseMultiTypeHashTable:
+    """Makes the tables of all features and returns what looks them up at once.
+
+    Args:
+        config: Number of servers, and the kind of table.
+        configs: What the table of each feature is made of.
+        collected: Which features share a table, and when rows expire.
+        hash_filters: The admission filter of each server.
+    """
+    configs = _with_table_settings(configs, collected.slot_to_expire_time, config)
+    options: dict[str, Any] = {"max_rpc_deadline_millis": config.max_rpc_deadline_millis}
+    if not config.use_native_multi_hash_table:
+        return factory.create_multi_type_hash_table(
+            config.num_ps, configs, hash_filters, reduce_network_packets=True, **options
+        )
+    feature_to_table = _name_tables(collected.feature_to_table)
+    table_to_config = {feature_to_table[name]: configs[name] for name in configs}
+    table = factory.create_native_multi_hash_table(
+        config.num_ps, table_to_config, hash_filters, **options
+    )
+    _create_tables_with_session()
+    if all(name == feature for feature, name in feature_to_table.items()):
+        return table
+    return SharedSlotTable(table, feature_to_table)
+
+
+class SharedSlotTable(BaseMultiTypeHashTable):
+    """Several features look up, and update, the rows of one slot.
+
+    Args:
+        table: Knows the tables by their own names.
+        feature_to_table: The name of each feature's table.
+    """
+
+    def __init__(self, table: BaseMultiTypeHashTable, feature_to_table: Mapping[str, str]) -> None:
+        self._table = table
+        self._feature_to_table = dict(feature_to_table)
+
+    def lookup(self, slot_to_id: Mapping[str, TensorLike]) -> dict[str, tf.Tensor]:
+        ids = {name: to_ids(value) for name, value in slot_to_id.items()}
+        by_table = self._group(ids)
+        rows_of_table = self._table.lookup(
+            {table: _concat([ids[name] for name in names]) for table, names in by_table.items()}
+        )
+        rows: dict[str, tf.Tensor] = {}
+        for table, names in by_table.items():
+            sizes = [tf.size(ids[name]) for name in names]
+            parts = tf.split(rows_of_table[table], sizes) if len(names) > 1 else None
+            rows.update(zip(names, parts or [rows_of_table[table]], strict=True))
+        return rows
+
+    def assign(
+        self,
+        slot_to_id_and_value: Mapping[str, tuple[TensorLike, TensorLike]],
+        *args: Any,
+        **kwargs: Any,
+    ) -> "SharedSlotTable":
+        return self._update("assign", slot_to_id_and_value, args, kwargs)
+
+    def assign_add(
+        self,
+        slot_to_id_and_value: Mapping[str, tuple[TensorLike, TensorLike]],
+        *args: Any,
+        **kwargs: Any,
+    ) -> "SharedSlotTable":
+        return self._update("assign_add", slot_to_id_and_value, args, kwargs)
+
+    def reinitialize(self, slot: str, ids: TensorLike) -> tuple["SharedSlotTable", tf.Tensor]:
+        table, status = self._table.reinitialize(self._feature_to_table.get(slot, slot), ids)
+        return self._with_table(table), status
+
+    def apply_gradients(
+        self, slot_to_id_and_grad: Mapping[str, Any], *args: Any, **kwargs: Any
+    ) -> "SharedSlotTable":
+        return self._update("apply_gradients", slot_to_id_and_grad, args, kwargs)
+
+    def as_op(self, name: str | None = None) -> Any:
+        return self._table.as_op(name)
+
+    def get_table_dim_sizes(self) -> Any:
+        return self._table.get_table_dim_sizes()
+
+    def _group(self, features: Iterable[str]) -> dict[str, list[str]]:
+        by_table: dict[str, list[str]] = {}
+        for name in features:
+            by_table.setdefault(self._feature_to_table[name], []).append(name)
+        return by_table
+
+    def _update(
+        self,
+        method: str,
+        updates: Mapping[str, tuple[TensorLike, TensorLike]],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> "SharedSlotTable":
+        by_table = {
+            table: (
+                _concat([to_ids(updates[name][0]) for name in names]),
+                _concat([to_floats(updates[name][1]) for name in names]),
+            )
+            for table, names in self._group(updates).items()
+        }
+        return self._with_table(getattr(self._table, method)(by_table, *args, **kwargs))
+
+    def _with_table(self, table: BaseMultiTypeHashTable) -> "SharedSlotTable":
+        copied = copy.copy(self)
+        copied._table = table
+        return copied
+
+
+def get_update_options(config: CpuTrainingConfig) -> dict[str, Any]:
+    """Returns what `apply_gradients` of the tables is to be told besides the gradients."""
+    # Gradients of equal ids are summed, so that a batch is one step of the optimizer, as it is in
+    # TensorFlow. Tables on servers always do that; those in the process have to be asked. (The
+    # original left equal ids of a batch apart when there was no server.)
+    return {"enable_dedup": True} if config.num_ps == 0 else {}
+
+
+def _with_table_settings(
+    configs: Configs, slot_to_expire_time: Mapping[int, int], config: CpuTrainingConfig
+) -> dict[str, entry.HashTableConfigInstance]:
+    expire_times = proto.SlotExpireTimeConfig()
+    for slot, expire_time in sorted(slot_to_expire_time.items()):
+        expire_times.slot_expire_times.add(slot=slot, expire_time=expire_time)
+    result = {}
+    for name, instance in configs.items():
+        instance = copy.deepcopy(instance)
+        instance.table_config.slot_expire_time_config.CopyFrom(expire_times)
+        if config.hashtable_init_capacity > 0:
+            instance.table_config.initial_capacity = config.hashtable_init_capacity
+        result[name] = instance
+    return result
+
+
+def _name_tables(feature_to_slot: Mapping[str, str]) -> dict[str, str]:
+    """Returns the name of each feature's table: its own, or the slot's if the slot has several."""
+    slots = list(feature_to_slot.values())
+    names = {
+        feature: slot if slots.count(slot) > 1 else feature
+        for feature, slot in feature_to_slot.items()
+    }
+    for feature, slot in feature_to_slot.items():
+        if names[feature] == feature and any(
+            name == feature and feature_to_slot[other] != slot for other, name in names.items()
+        ):
+            raise errors.ConfigError(
+                f"Feature '{feature}' has the name of a slot that it does not belong to and that "
+                "several features share, so their tables would have one name; rename the slot."
+            )
+    return names
+
+
+def _create_tables_with_session() -> None:
+    """Has every session create the tables, also one that starts from a checkpoint.
+
+    TensorFlow runs the initializers of shared resources only when there is no checkpoint to start
+    from, and takes a session without them for one that will never be ready.
+    """
+    keys = tf.compat.v1.GraphKeys
+    for table in tf.compat.v1.get_collection(_MULTI_HASH_TABLE_GRAPH_KEY):
+        tf.compat.v1.add_to_collection(keys.TABLE_INITIALIZERS, table.initializer)
+
+
+def _concat(tensors: list[tf.Tensor]) -> tf.Tensor:
+    return tensors[0] if len(tensors) == 1 else tf.concat(tensors, 0)

@@ -1,0 +1,193 @@
+"""The hooks that a training session runs with, in the order in which they must act.
+
+Every worker gets those that keep it in step with the others; the chief restores the model before
+anybody trains, saves it, and measures.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from monolith import errors
+from monolith.checkpoint import dense_reload, saver
+from monolith.checkpoint.restore_hook import CheckpointRestorerHook, CheckpointRestorerListener
+from monolith.embedding import filters
+from monolith.embedding.tables.multi_snapshots import (
+    MultiHashTableCheckpointRestorerListener,
+)
+from monolith.embedding.tables.single_snapshots import HashTableCheckpointRestorerListener
+from monolith.graph import mode_keys
+from monolith.model.task import NativeTask
+from monolith.training.config.job import CpuTrainingConfig
+from monolith.training.controller.barrier import BarrierHook, BarrierOp
+from monolith.training.hooks import server_health, sync
+from monolith.training.hooks.checkpoint_barrier import WorkerCkptHelper
+from monolith.training.hooks.current_session import SetCurrentSessionHook
+from monolith.training.hooks.profiler import Tf2ProfilerHook
+from monolith.training.hooks.throughput import ThroughputMetricHook
+from monolith.training.hooks.tide import CustomGlobalStepWaiterHook
+from monolith.training.tables import save
+from monolith.training.tables.save import SaveContext
+
+if TYPE_CHECKING:
+    from monolith.training.tables.training import CpuTraining
+
+Hooks = tuple[tf.compat.v1.train.SessionRunHook, ...]
+
+_PROFILED_STEPS = 10
+
+
+class TrainingHooks:
+    """Makes the hooks of one training graph, after everything else is in it.
+
+    Args:
+        config: The job.
+        task: The model.
+        model_dir: Where checkpoints are and go.
+        is_chief: Whether this worker restores and saves.
+        hash_filters: The admission filter of each server.
+        enable_hash_filter: Whether the filters count anything.
+        training: The task, ready for an estimator; saves may export it.
+    """
+
+    def __init__(
+        self,
+        config: CpuTrainingConfig,
+        task: NativeTask,
+        model_dir: str,
+        is_chief: bool,
+        hash_filters: Sequence[tf.Tensor],
+        enable_hash_filter: bool,
+        training: "CpuTraining",
+    ) -> None:
+        self._training = training
+        self._config = config
+        self._task = task
+        self._model_dir = model_dir
+        self._is_chief = is_chief
+        self._hash_filters = hash_filters
+        self._enable_hash_filter = enable_hash_filter
+        # A restore that leaves servers alone is one that can tell which of them are new.
+        self._ps_monitor = (
+            saver.PsMonitor(config.num_ps)
+            if config.partial_recovery and config.num_ps > 1
+            else None
+        )
+
+    def create_restore_hook(self) -> CheckpointRestorerHook:
+        """Makes the hook that brings tables, filters and renamed variables back."""
+        if not self._model_dir:
+            return CheckpointRestorerHook()
+        config = self._config
+        basename = os.path.join(self._model_dir, save.CHECKPOINT_BASENAME)
+        listeners: list[CheckpointRestorerListener] = [
+            HashTableCheckpointRestorerListener(basename, self._ps_monitor),
+            MultiHashTableCheckpointRestorerListener(basename, self._ps_monitor),
+            filters.HashFilterCheckpointRestorerListener(
+                basename,
+                self._hash_filters,
+                self._enable_hash_filter,
+                enable_save_restore=config.filter_type != filters.FilterType.PROBABILISTIC_FILTER,
+            ),
+            dense_reload.CustomRestoreListener(
+                config.reload_alias_map,
+                config.clear_nn,
+                config.continue_training,
+                model_dir=self._model_dir,
+                enable_alias_map_auto_gen=config.enable_alias_map_auto_gen,
+            ),
+        ]
+        return CheckpointRestorerHook(listeners)
+
+    def create_for_training(self) -> tuple[Hooks, Hooks]:
+        """Returns the hooks of every worker, and those of the chief."""
+        config = self._config
+        checkpoint_helper = WorkerCkptHelper(self._model_dir, config.index)
+        barrier_op = BarrierOp(
+            config.num_workers,
+            is_chief=self._is_chief,
+            barrier_callbacks=[checkpoint_helper.create_save_iterator_callback()],
+        )
+        sync_hooks = sync.TrainingHooksHelper(
+            config.num_workers > 1, config.num_workers, config.index, config.chief_timeout_secs
+        )
+        hooks: list[tf.compat.v1.train.SessionRunHook] = [
+            SetCurrentSessionHook(),
+            *sync_hooks.training_hooks,
+            BarrierHook(config.index, barrier_op),
+        ]
+        params = self._task.p
+        if params.mode == mode_keys.ModeKeys.TRAIN:
+            if params.train.slow_start_steps:
+                hooks.append(self._create_slow_start_hook(params.train.slow_start_steps))
+            # An evaluation has another input, which starts at its beginning.
+            hooks.append(checkpoint_helper.create_restorer_hook())
+        if not self._is_chief:
+            return tuple(hooks), ()
+        chief_hooks = [
+            *self._create_health_hooks(barrier_op),
+            self.create_restore_hook(),
+            *sync_hooks.training_chief_hooks,
+            *save.create_save_hooks(self._make_save_context(barrier_op)),
+            *self._create_metric_hooks(),
+        ]
+        return tuple(hooks), tuple(chief_hooks)
+
+    def _create_slow_start_hook(self, slow_start_steps: int) -> tf.compat.v1.train.SessionRunHook:
+        steps = int(slow_start_steps * math.log(1 + self._config.index))
+        return CustomGlobalStepWaiterHook(
+            steps, max_non_tide_wait_minute=self._config.max_slow_start_wait_minute
+        )
+
+    def _create_health_hooks(
+        self, barrier_op: BarrierOp
+    ) -> list[tf.compat.v1.train.SessionRunHook]:
+        if self._config.num_ps == 0:
+            return []
+        return [
+            server_health.PsHealthCheckerHook(
+                server_health.Config(barrier_op=barrier_op, num_ps=self._config.num_ps)
+            )
+        ]
+
+    def _make_save_context(self, barrier_op: BarrierOp) -> SaveContext:
+        return SaveContext(
+            training=self._training,
+            config=self._config,
+            params=self._task.p,
+            model_dir=self._model_dir,
+            barrier_op=barrier_op,
+            hash_filters=self._hash_filters,
+            enable_hash_filter=self._enable_hash_filter,
+            ps_monitor=self._ps_monitor,
+        )
+
+    def _create_metric_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
+        config, metrics = self._config, self._task.p.metrics
+        hooks: list[tf.compat.v1.train.SessionRunHook] = []
+        start = config.profile_some_steps_from
+        if metrics.enable_tf2_profiler_hook and start is not None:
+            hooks.append(
+                Tf2ProfilerHook(
+                    logdir=self._model_dir,
+                    init_step_range=(start, start + _PROFILED_STEPS),
+                    save_steps=config.profile_save_steps_interval,
+                )
+            )
+        if config.profile_with_nvprof_from_to:
+            raise errors.ConfigError(
+                "`profile_with_nvprof_from_to` profiles GPU kernels, and this is training on CPUs; "
+                "use `profile_some_steps_from`."
+            )
+        if metrics.enable_throughput_hook:
+            hooks.append(
+                ThroughputMetricHook(
+                    config.model_name,
+                    start_time_secs=config.containers_ready_time_secs,
+                    cluster_type=config.cluster_type,
+                )
+            )
+        return hooks

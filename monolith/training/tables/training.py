@@ -1,0 +1,342 @@
+"""Trains a task whose embeddings live in tables, in this process or on parameter servers.
+
+`CpuTraining` wraps the two functions of a task. Its model function looks up the rows of all
+features before the task's model is built, hands the task a factory that knows them, and surrounds
+the training session with what a long job needs: restore, checkpoints, a barrier, metrics.
+
+    input -> ids -> lookup -> [queue] -> combine -> model -> gradients -> [queue] -> update
+
+The queues are options: with them, the next batch is looked up and the last one's gradients are sent
+while the current one is computed.
+"""
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from monolith import errors
+from monolith.checkpoint.saver import PartialRecoverySaver
+from monolith.embedding.features.slices import create_embedding_slices
+from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
+from monolith.graph import export_mode, mpi, task_context
+from monolith.graph.mode_keys import ModeKeys
+from monolith.model.task import NativeTask
+from monolith.tensor import prefetch
+from monolith.training.config.job import CpuTrainingConfig
+from monolith.training.graph.estimator import GraphRunConfig, GraphSpec
+from monolith.training.tables import cached_variables, collect, create, export
+from monolith.training.tables.collect import FeatureConfigs
+from monolith.training.tables.hooks import TrainingHooks
+from monolith.training.tables.push import (
+    _CpuFeatureFactory,
+    _lookup_embedding_ids,
+    get_req_time,
+)
+
+_MAX_SHARD_BYTES = 1 << 17
+_DEQUEUED_SPARSE_FEATURES = "dequeued_sparse_features"
+_DEQUEUED_FEATURES = "dequeued_features"
+
+# Settings of jobs that this class does not run.
+_UNSUPPORTED = {
+    "enable_sync_training": "synchronous training",
+    "enable_partial_sync_training": "synchronous training of the dense part",
+    "enable_gpu_training": "training on GPUs",
+    "enable_realtime_training": "sending updates to the serving side",
+    "enable_fused_layout": "lookups by fused layout",
+    "reorder_fids_in_data_pipeline": "reordering ids in the input pipeline",
+    "enable_resource_constrained_roughsort": "a second pass over candidate items",
+    "enable_model_dump": "dumping the model as a protobuf",
+    "use_dataservice": "input from the tf.data service",
+}
+
+
+def is_chief(config: CpuTrainingConfig) -> bool:
+    """Returns whether a process is the worker that restores and saves."""
+    if config.server_type != "worker":
+        return False
+    if config.enable_sync_training or config.enable_partial_sync_training:
+        return mpi.get_mpi_rank() == 0
+    return config.index == 0
+
+
+def make_native_task_context(
+    config: CpuTrainingConfig, sync_backend: Any = None
+) -> task_context.NativeTaskContext:
+    """Returns the context in which the graph of a process is built."""
+    is_ps = config.server_type == "ps"
+    return task_context.NativeTaskContext(
+        num_ps=config.num_ps,
+        ps_index=config.index if is_ps else 0,
+        num_workers=config.num_workers,
+        worker_index=0 if is_ps else config.index,
+        model_name=config.model_name,
+        sync_backend=sync_backend,
+        server_type=config.server_type,
+    )
+
+
+class CpuTraining:
+    """A task, ready for an estimator.
+
+    Args:
+        config: The job. Settings that were left open are filled in.
+        task: The model and its input. Its model function is called once without tables, to learn
+            which features it has, and again for every graph.
+        sync_backend: Tells which servers get parameter updates.
+
+    Raises:
+        ValueError: The process is not a worker.
+        errors.ConfigError: The config asks for what this class does not do, or the features of the
+            model do not fit its input.
+    """
+
+    def __init__(
+        self, config: CpuTrainingConfig, task: NativeTask, sync_backend: Any = None
+    ) -> None:
+        if config.server_type != "worker":
+            raise ValueError("server_type in CpuTraining must be `worker`")
+        _check_supported(config)
+        _fill_in(config, task)
+        self._task = task
+        self._sync_backend = sync_backend
+        self._config = copy.deepcopy(config)
+        self._serving_config = _make_serving_config_from_training_config(self._config)
+        with task_context.with_ctx(make_native_task_context(self._config, sync_backend)):
+            self._collected = collect.collect_features(task)
+        self._slot_to_occurrence_threshold = self._collected.slot_to_occurrence_threshold
+        self._slot_to_expire_time = self._collected.slot_to_expire_time
+        self._serving_feature_configs = collect._make_serving_feature_configs_from_training_configs(
+            self._collected.feature_configs, config.skip_zero_embedding_when_serving
+        )
+
+    @property
+    def config(self) -> CpuTrainingConfig:
+        """The job; while a model is exported, as the serving side needs it."""
+        return self._serving_config if export_mode.is_exporting() else self._config
+
+    @property
+    def feature_configs(self) -> FeatureConfigs:
+        """What the tables are made of; while a model is exported, as the serving side needs it."""
+        if export_mode.is_exporting():
+            return self._serving_feature_configs
+        return self._collected.feature_configs
+
+    @property
+    def task(self) -> NativeTask:
+        """The model and its input."""
+        return self._task
+
+    def create_input_fn(self, mode: str) -> Callable[[], Any]:
+        """Returns the task's input function, with a buffer behind it."""
+
+        def input_fn() -> Any:
+            with self._task_context():
+                result = self._task.create_input_fn(mode)()
+            if not isinstance(result, tf.data.Dataset):
+                return result
+            return result.prefetch(tf.data.AUTOTUNE)
+
+        return input_fn
+
+    def create_model_fn(self) -> Callable[..., GraphSpec]:
+        """Returns the task's model function over real tables.
+
+        A task without embeddings gets its own function back, and no hooks.
+        """
+        if not self._collected.feature_to_table:
+            self._task.ctx.feature_factory = None
+            self._task.ctx.layout_factory = None
+            self._task.ctx.async_function_mgr = prefetch.AsyncFunctionMgr(is_async=False)
+            export.warn_without_embeddings(self._task)
+            return self._task.create_model_fn()
+
+        def model_fn(features: Any, mode: str, config: GraphRunConfig) -> GraphSpec:
+            with self._task_context():
+                return self._build_model(features, mode, config)
+
+        return model_fn
+
+    def _build_model(self, features: Any, mode: str, run_config: GraphRunConfig) -> GraphSpec:
+        hash_filters = create.create_hash_filters(self.config, self._slot_to_occurrence_threshold)
+        hash_table = create.create_hash_table(
+            self.config, self.feature_configs.name_to_config, self._collected, hash_filters
+        )
+        async_functions = prefetch.AsyncFunctionMgr(is_async=self.config.enable_variable_postpush)
+        model_features = self._provide_embeddings(features, mode, hash_table, async_functions)
+        with self._variable_scope():
+            spec = self._task.create_model_fn()(
+                features=model_features, mode=mode, config=run_config
+            )
+        if export_mode.is_exporting():
+            return spec
+        _wait_for_variables_only()
+        hooks = TrainingHooks(
+            self.config,
+            self._task,
+            run_config.model_dir or "",
+            is_chief(self.config),
+            hash_filters,
+            create.uses_hash_filter(self._slot_to_occurrence_threshold),
+            self,
+        )
+        if mode != ModeKeys.TRAIN:
+            # As when training: variables and tables come from the same deltas, if there are some.
+            saver = PartialRecoverySaver(sharded=True, defer_build=True)
+            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.SAVERS, saver)
+            restore = (hooks.create_restore_hook(),)
+            return spec._replace(
+                prediction_hooks=restore + spec.prediction_hooks,
+                evaluation_hooks=restore + spec.evaluation_hooks,
+            )
+        worker_hooks, chief_hooks = hooks.create_for_training()
+        pushes = tuple(async_functions.hooks)
+        if is_chief(self.config):
+            # The chief's hooks act before all others. At the end, what is still to be pushed must
+            # be, before the last checkpoint is written. (The original left it out.)
+            chief_hooks, pushes = pushes + chief_hooks, ()
+        return spec._replace(
+            training_hooks=(
+                *worker_hooks,
+                *hash_table.get_queue_hooks(),
+                *self._create_variable_hooks(),
+                *pushes,
+                *spec.training_hooks,
+            ),
+            training_chief_hooks=(*chief_hooks, *spec.training_chief_hooks),
+        )
+
+    def _provide_embeddings(
+        self,
+        features: Any,
+        mode: str,
+        hash_table: BaseMultiTypeHashTable,
+        async_functions: prefetch.AsyncFunctionMgr,
+    ) -> collect.InputFeatures:
+        """Looks up all embeddings, makes the task's context and returns what its model sees."""
+        collect.check_features(features, self._collected.feature_to_table)
+        names = self._collected.feature_to_table
+        ids = {name: features[name] for name in names}
+        others = {name: value for name, value in features.items() if name not in names}
+        embeddings = _lookup_embedding_ids(hash_table, ids)
+        # Without a training session there is nobody to fill the queue.
+        capacity = self.config.embedding_prefetch_capacity if mode == ModeKeys.TRAIN else 0
+        (embeddings, ids, others), queue = prefetch.enqueue_dicts_with_queue_return(
+            (embeddings, ids, others), capacity=capacity
+        )
+        if queue is not None:
+            hash_table.add_queue_hook(prefetch.EnqueueHook(queue))
+        _collect_dequeued(ids, others)
+        _, name_to_dims, name_to_combiner = self.feature_configs
+        embedding_slices = create_embedding_slices(embeddings, ids, name_to_combiner, name_to_dims)
+        self._task.ctx.layout_factory = None
+        self._task.ctx.async_function_mgr = async_functions
+        self._task.ctx.feature_factory = _CpuFeatureFactory(
+            hash_table,
+            ids,
+            embeddings,
+            embedding_slices,
+            get_req_time(others),
+            async_functions,
+            async_push=self.config.enable_embedding_postpush,
+            update_options=create.get_update_options(self.config),
+        )
+        return collect.InputFeatures({**others, **embeddings})
+
+    @contextlib.contextmanager
+    def _variable_scope(self) -> Iterator[None]:
+        """Variables are cached and split over servers, as the config says."""
+        config = self.config
+        with contextlib.ExitStack() as stack:
+            if config.enable_variable_prefetch:
+                stack.enter_context(
+                    tf.variable_creator_scope(cached_variables.cached_variable_creator)
+                )
+            # Only over several servers: in one place, every step would put the parts together
+            # again for nothing. (The original split variables without a server as well.)
+            if (
+                config.enable_variable_partition
+                and config.num_ps > 1
+                and not export_mode.is_exporting()
+            ):
+                partitioner = tf.compat.v1.variable_axis_size_partitioner(
+                    max_shard_bytes=_MAX_SHARD_BYTES, max_shards=config.num_ps
+                )
+                scope = tf.compat.v1.get_variable_scope()
+                stack.enter_context(tf.compat.v1.variable_scope(scope, partitioner=partitioner))
+            yield
+
+    def _create_variable_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
+        if not self.config.enable_variable_prefetch:
+            return []
+        return [cached_variables.FetchAllCachedVariablesHook()]
+
+    def _task_context(self) -> contextlib.AbstractContextManager[None]:
+        return task_context.with_ctx(make_native_task_context(self.config, self._sync_backend))
+
+
+def _check_supported(config: CpuTrainingConfig) -> None:
+    for setting, meaning in _UNSUPPORTED.items():
+        if getattr(config, setting):
+            raise errors.ConfigError(
+                f"`{setting}` asks for {meaning}, which CpuTraining does not do; leave it at its "
+                "default."
+            )
+
+
+def _fill_in(config: CpuTrainingConfig, task: NativeTask) -> None:
+    """Fills in what the config leaves open."""
+    if not config.model_name:
+        deep_insight_name = task.p.metrics.deep_insight_name
+        config.model_name = deep_insight_name or f"di_name_{type(task).__name__}"
+    config.num_ps = max(0, config.num_ps)
+    if config.use_native_multi_hash_table is None:
+        config.use_native_multi_hash_table = True
+
+
+def _make_serving_config_from_training_config(config: CpuTrainingConfig) -> CpuTrainingConfig:
+    """Returns the config of the same model without what only training needs."""
+    serving = copy.deepcopy(config)
+    if config.enable_full_sync_training:
+        serving.num_ps = config.num_workers
+    serving.embedding_prefetch_capacity = 0
+    for setting in (
+        "enable_embedding_postpush",
+        "enable_variable_prefetch",
+        "enable_variable_postpush",
+        "reorder_fids_in_data_pipeline",
+        "enable_model_ckpt_info",
+        "enable_sync_training",
+        "enable_partial_sync_training",
+    ):
+        setattr(serving, setting, False)
+    return serving
+
+
+def _collect_dequeued(ids: dict[str, tf.RaggedTensor], others: dict[str, Any]) -> None:
+    """Lets hooks and user code find the features of the batch that is being computed.
+
+    Ids are in the collection as plain tensors, since a meta graph can hold no ragged ones.
+    """
+    for collection, tensors in (
+        (_DEQUEUED_SPARSE_FEATURES, {name: value.flat_values for name, value in ids.items()}),
+        (_DEQUEUED_FEATURES, others),
+    ):
+        for name, tensor in tensors.items():
+            if isinstance(tensor, tf.Tensor):
+                tensor.feature_name = name
+                tf.compat.v1.add_to_collection(collection, tensor)
+
+
+def _wait_for_variables_only() -> None:
+    """Lets a session create the tables although it starts from a checkpoint.
+
+    TensorFlow would wait for the tables before it runs what creates them.
+    """
+    tf.compat.v1.add_to_collection(
+        tf.compat.v1.GraphKeys.READY_FOR_LOCAL_INIT_OP,
+        tf.compat.v1.report_uninitialized_variables(tf.compat.v1.global_variables()),
+    )

@@ -1,0 +1,134 @@
+"""Ranks from Open MPI's environment variables."""
+
+import logging
+import sys
+from unittest import mock
+
+import pytest
+import tensorflow as tf
+from absl import flags
+
+from monolith import errors
+from monolith.graph import mpi
+
+FLAGS = flags.FLAGS
+
+VARIABLES = {
+    "OMPI_COMM_WORLD_RANK": mpi.get_mpi_rank,
+    "OMPI_COMM_WORLD_LOCAL_RANK": mpi.get_mpi_local_rank,
+    "OMPI_COMM_WORLD_SIZE": mpi.get_mpi_size,
+    "OMPI_COMM_WORLD_LOCAL_SIZE": mpi.get_mpi_local_size,
+}
+
+
+@pytest.fixture(autouse=True)
+def no_mpi(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("MONOLITH_FORCE_GPU_COMPATIBLE", raising=False)
+    monkeypatch.setattr(mpi, "_reported_missing", set())
+
+
+@pytest.fixture
+def sync_flag(monkeypatch):
+    """A parsed `--enable_sync_training`, apart from the flags of the process."""
+    values = flags.FlagValues()
+    flags.DEFINE_bool("enable_sync_training", False, "For this test.", flag_values=values)
+    values.mark_as_parsed()
+    monkeypatch.setattr(mpi, "FLAGS", values)
+    return values
+
+
+def test_alone_is_rank_0_of_1():
+    assert [read() for read in VARIABLES.values()] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_each_value_has_its_variable(monkeypatch, name):
+    monkeypatch.setenv(name, "7")
+    assert VARIABLES[name]() == 7
+    assert [read() for other, read in VARIABLES.items() if other != name].count(7) == 0
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_default_is_reported_once(caplog, name):
+    with caplog.at_level(logging.WARNING, logger="monolith.graph.mpi"):
+        VARIABLES[name]()
+        VARIABLES[name]()
+    assert caplog.text.count(f"{name} is not set") == 1
+
+
+def test_bad_value_is_named(monkeypatch):
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "first")
+    with pytest.raises(errors.ConfigError, match=r"OMPI_COMM_WORLD_RANK.*'first'"):
+        mpi.get_mpi_rank()
+
+
+class TestEnableSyncTraining:
+    @pytest.mark.parametrize(
+        ("flag", "local_rank", "expected"),
+        [(True, "0", True), (True, None, False), (False, "0", False)],
+    )
+    def test_needs_flag_and_mpi(self, sync_flag, monkeypatch, flag, local_rank, expected):
+        sync_flag.enable_sync_training = flag
+        if local_rank is not None:
+            monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", local_rank)
+        assert mpi.enable_sync_training() is expected
+
+    def test_false_where_the_flag_is_unknown(self, monkeypatch):
+        monkeypatch.setattr(mpi, "FLAGS", flags.FlagValues())
+        monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0")
+        assert mpi.enable_sync_training() is False
+
+    def test_false_before_flags_are_parsed(self, monkeypatch):
+        values = flags.FlagValues()
+        flags.DEFINE_bool("enable_sync_training", True, "For this test.", flag_values=values)
+        monkeypatch.setattr(mpi, "FLAGS", values)
+        monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0")
+        assert mpi.enable_sync_training() is False
+
+
+class TestSessionConfig:
+    def test_memory_grows(self):
+        config = tf.compat.v1.ConfigProto()
+        mpi.update_session_config_for_gpu(config)
+        assert config.gpu_options.allow_growth
+        assert config.gpu_options.visible_device_list == ""
+        assert not config.gpu_options.force_gpu_compatible
+
+    @pytest.mark.parametrize(("setting", "compatible"), [(None, True), ("1", True), ("0", False)])
+    def test_each_rank_has_its_gpu(self, sync_flag, monkeypatch, setting, compatible):
+        sync_flag.enable_sync_training = True
+        monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "2")
+        if setting is not None:
+            monkeypatch.setenv("MONOLITH_FORCE_GPU_COMPATIBLE", setting)
+        config = tf.compat.v1.ConfigProto()
+        mpi.update_session_config_for_gpu(config)
+        assert config.gpu_options.allow_growth
+        assert config.gpu_options.visible_device_list == "2"
+        assert config.gpu_options.force_gpu_compatible is compatible
+
+
+class TestSyncRunHooks:
+    @pytest.mark.parametrize("is_full_sync", [False, True])
+    def test_none_outside_of_synchronous_training(self, is_full_sync):
+        assert mpi.get_sync_run_hooks(is_full_sync) == []
+
+    def test_rank_0_is_broadcast(self, sync_flag, monkeypatch):
+        """With a stand-in for Horovod, which does not build against this TensorFlow."""
+        sync_flag.enable_sync_training = True
+        monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0")
+        library = mock.Mock()
+        monkeypatch.setitem(sys.modules, "horovod", mock.Mock(tensorflow=library))
+        monkeypatch.setitem(sys.modules, "horovod.tensorflow", library)
+        (hook,) = mpi.get_sync_run_hooks(True)
+        assert hook is library.BroadcastGlobalVariablesHook.return_value
+        library.BroadcastGlobalVariablesHook.assert_called_once_with(0, device="")
+
+    def test_missing_library_is_named(self, sync_flag, monkeypatch):
+        sync_flag.enable_sync_training = True
+        monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0")
+        monkeypatch.setenv("MONOLITH_WITH_BYTEPS", "1")
+        monkeypatch.setitem(sys.modules, "byteps", None)
+        with pytest.raises(RuntimeError, match=r"byteps\.tensorflow, which cannot be imported"):
+            mpi.get_sync_run_hooks()

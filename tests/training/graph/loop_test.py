@@ -1,0 +1,353 @@
+"""The training loop: the order of hooks, and every way it can end."""
+
+import json
+import logging
+import math
+import os
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from monolith import errors
+from monolith.tensor import prefetch
+from monolith.training.graph.estimator import (
+    GraphEstimator,
+    GraphRunConfig,
+    GraphSpec,
+    NanLossError,
+)
+from monolith.training.hooks.interrupt import StopOnSignalHook
+
+v1 = tf.compat.v1
+
+
+def model_fn(features, mode):
+    """The loss is the input, so a test decides what it is; the weight counts the steps."""
+    weight = v1.get_variable("weight", initializer=0.0)
+    loss = tf.reduce_sum(features)
+    with tf.control_dependencies([loss]):
+        count = weight.assign_add(1.0)
+    with tf.control_dependencies([count]):
+        train_op = v1.assign_add(v1.train.get_global_step(), 1)
+    return GraphSpec(mode, loss=loss, train_op=train_op)
+
+
+def input_fn_of(*losses):
+    return lambda: tf.data.Dataset.from_tensor_slices(np.float32(losses))
+
+
+class RecordingHook(v1.train.SessionRunHook):
+    """Writes down when it is called."""
+
+    def __init__(self, name, events):
+        self.name = name
+        self.events = events
+
+    def begin(self):
+        self.events.append(("begin", self.name))
+
+    def after_create_session(self, session, coord):
+        self.events.append(("after_create_session", self.name))
+
+    def before_run(self, run_context):
+        self.events.append(("before_run", self.name))
+
+    def after_run(self, run_context, run_values):
+        self.events.append(("after_run", self.name))
+
+    def end(self, session):
+        self.events.append(("end", self.name))
+
+
+@pytest.fixture
+def events(monkeypatch):
+    """What is called, in order: recording hooks, and the hooks that the estimator makes itself."""
+    from monolith.training.hooks import dataset_initializer, nan_loss
+
+    recorded = []
+    for hook_class, name in (
+        (v1.train.CheckpointSaverHook, "saver"),
+        (v1.train.StepCounterHook, "step counter"),
+        (v1.train.SummarySaverHook, "summary saver"),
+        (dataset_initializer.DatasetInitializerHook, "input"),
+        (v1.train.StopAtStepHook, "stop at step"),
+        (nan_loss.NanLossHook, "nan loss"),
+        (v1.train.LoggingTensorHook, "log"),
+    ):
+        for phase in ("begin", "after_create_session", "before_run", "after_run", "end"):
+            record(monkeypatch, hook_class, phase, name, recorded)
+    return recorded
+
+
+def record(monkeypatch, hook_class, phase, name, recorded):
+    original = getattr(hook_class, phase)
+
+    def method(self, *args):
+        recorded.append((phase, name))
+        return original(self, *args)
+
+    monkeypatch.setattr(hook_class, phase, method)
+
+
+def recording_model_fn(events):
+    def with_hooks(features, mode):
+        return model_fn(features, mode)._replace(
+            training_chief_hooks=[RecordingHook("model's for the chief", events)],
+            training_hooks=[RecordingHook("model's", events)],
+        )
+
+    return with_hooks
+
+
+WORKER_HOOKS = ["input", "caller's", "stop at step", "nan loss", "log", "model's"]
+CHIEF_HOOKS = ["saver", "model's for the chief", "step counter", "summary saver", *WORKER_HOOKS]
+
+
+class TestHookOrder:
+    def test_chief(self, events, tmp_path):
+        estimator = GraphEstimator(recording_model_fn(events), tmp_path)
+        hooks = [RecordingHook("caller's", events)]
+        estimator.train(input_fn_of(1, 2, 3), hooks=hooks, steps=2)
+        step = [(phase, name) for phase in ("before_run", "after_run") for name in CHIEF_HOOKS]
+        assert events == [
+            *[("begin", name) for name in CHIEF_HOOKS],
+            *[("after_create_session", name) for name in CHIEF_HOOKS],
+            *step,
+            *step,
+            *[("end", name) for name in CHIEF_HOOKS],
+        ]
+
+    def test_end_of_the_input(self, events, tmp_path):
+        """The last run fails: nothing comes after it but the end."""
+        estimator = GraphEstimator(recording_model_fn(events), tmp_path)
+        estimator.train(input_fn_of(1), hooks=[RecordingHook("caller's", events)])
+        hooks = [name for name in CHIEF_HOOKS if name != "stop at step"]
+        assert events[-2 * len(hooks) :] == [
+            *[("before_run", name) for name in hooks],
+            *[("end", name) for name in hooks],
+        ]
+
+    def test_own_saver_hook_of_the_model(self, events, tmp_path):
+        """It stays where the model put it, and there is no second one."""
+
+        def with_saver(features, mode):
+            return recording_model_fn(events)(features, mode)._replace(
+                training_chief_hooks=[
+                    RecordingHook("restorer", events),
+                    v1.train.CheckpointSaverHook(str(tmp_path), save_steps=10),
+                ]
+            )
+
+        GraphEstimator(with_saver, tmp_path).train(input_fn_of(1))
+        begun = [name for phase, name in events if phase == "begin"]
+        assert begun[:3] == ["restorer", "saver", "step counter"]
+        assert begun.count("saver") == 1
+
+    def test_what_is_switched_off(self, events, tmp_path):
+        config = GraphRunConfig(
+            tmp_path, save_summary_steps=None, log_step_count_steps=None, save_checkpoints_secs=None
+        )
+        GraphEstimator(recording_model_fn(events), config=config).train(input_fn_of(1))
+        begun = [name for phase, name in events if phase == "begin"]
+        assert begun == ["model's for the chief", "input", "nan loss", "model's"]
+
+    def test_worker(self, events, monkeypatch, tmp_path):
+        """A worker waits for the chief to initialize, and has none of the chief's hooks."""
+        servers = {
+            name: tf.distribute.Server({"local": ["localhost:0"]})
+            for name in ("chief", "worker", "ps")
+        }
+        cluster = {name: [server.target[len("grpc://") :]] for name, server in servers.items()}
+
+        def make_config(task_type):
+            task = {"type": task_type, "index": 0}
+            monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+            session_config = v1.ConfigProto(
+                cluster_def=tf.train.ClusterSpec(cluster).as_cluster_def(),
+                share_cluster_devices_in_session=True,
+                allow_soft_placement=True,
+            )
+            session_config.experimental.share_session_state_in_clusterspec_propagation = True
+            return GraphRunConfig(tmp_path, session_config=session_config)
+
+        chief = GraphEstimator(model_fn, config=make_config("chief")).train(input_fn_of(1))
+        events.clear()
+        worker = GraphEstimator(recording_model_fn(events), config=make_config("worker"))
+        assert not worker.config.is_chief
+        # The variables that the chief made are still on the server: the worker goes on there.
+        worker.train(input_fn_of(1, 2), hooks=[RecordingHook("caller's", events)], steps=2)
+        assert [name for phase, name in events if phase == "begin"] == WORKER_HOOKS
+        # It saves nothing.
+        assert chief.latest_checkpoint().endswith("model.ckpt-1")
+
+
+class TestNanLoss:
+    @pytest.fixture
+    def estimator(self, tmp_path):
+        config = GraphRunConfig(tmp_path, save_checkpoints_steps=2, save_summary_steps=1)
+        return GraphEstimator(model_fn, config=config)
+
+    def test_names_the_step_and_keeps_the_last_checkpoint(self, estimator):
+        """The fourth step is one that would be saved, too."""
+        events = []
+        hooks = [RecordingHook("caller's", events)]
+        with pytest.raises(NanLossError) as error:
+            estimator.train(input_fn_of(1, 2, 3, math.nan, 5), hooks=hooks)
+        checkpoint = os.path.join(estimator.model_dir, "model.ckpt-2")
+        assert str(error.value) == (
+            f"The loss is NaN at step 4, so training stops there and the last checkpoint is "
+            f"{checkpoint}; look for inputs or labels that are not finite, or for logs and "
+            "divisions of zero, or try a smaller learning rate or gradient clipping."
+        )
+        assert error.value.step == 4
+        assert isinstance(error.value, v1.train.NanLossDuringTrainingError)
+        assert estimator.latest_checkpoint() == checkpoint
+        assert estimator.get_variable_value("weight") == 2
+        # No hook acts on the step that failed, and none takes it for a normal end.
+        assert events[-1] == ("before_run", "caller's")
+
+    def test_training_goes_on_from_there(self, estimator):
+        with pytest.raises(NanLossError):
+            estimator.train(input_fn_of(1, 2, 3, math.nan))
+        estimator.train(input_fn_of(1, 1, 1))
+        assert estimator.get_variable_value("global_step") == 5
+
+    def test_steps_are_global(self, estimator):
+        estimator.train(input_fn_of(1, 2, 3))
+        with pytest.raises(NanLossError, match="NaN at step 5"):
+            estimator.train(input_fn_of(1, math.nan))
+
+    def test_without_any_checkpoint(self, tmp_path):
+        config = GraphRunConfig(tmp_path, save_checkpoints_secs=None)
+        with pytest.raises(NanLossError, match=r"NaN at step 1, .*and nothing was saved"):
+            GraphEstimator(model_fn, config=config).train(input_fn_of(math.nan))
+
+    def test_infinity_is_not_nan(self, estimator):
+        estimator.train(input_fn_of(math.inf, 1))
+        assert estimator.get_variable_value("global_step") == 2
+
+    def test_loss_of_whole_numbers(self, tmp_path):
+        def integer_model_fn(features, mode):
+            spec = model_fn(features, mode)
+            return spec._replace(loss=tf.cast(spec.loss, tf.int32))
+
+        estimator = GraphEstimator(integer_model_fn, tmp_path).train(input_fn_of(1, 2))
+        assert estimator.get_variable_value("global_step") == 2
+
+    def test_other_errors_stay_what_they_are(self, tmp_path):
+        def failing_model_fn(features, mode):
+            spec = model_fn(features, mode)
+            return spec._replace(loss=tf.debugging.check_numerics(spec.loss, "mine"))
+
+        with pytest.raises(tf.errors.InvalidArgumentError, match="mine"):
+            GraphEstimator(failing_model_fn, tmp_path).train(input_fn_of(math.inf))
+
+
+class TestEmptyInput:
+    MESSAGE = r"Nothing was trained: the input ended before its first batch\. Check that the files"
+
+    def test_is_an_error(self, tmp_path):
+        with pytest.raises(errors.ConfigError, match=self.MESSAGE):
+            GraphEstimator(model_fn, tmp_path).train(input_fn_of())
+
+    def test_is_an_error_when_training_goes_on(self, tmp_path):
+        estimator = GraphEstimator(model_fn, tmp_path).train(input_fn_of(1))
+        with pytest.raises(errors.ConfigError, match=self.MESSAGE):
+            estimator.train(input_fn_of())
+
+    def test_behind_a_prefetch_queue(self, tmp_path):
+        def prefetching_model_fn(features, mode):
+            features, queue = prefetch.enqueue_dicts_with_queue_return(features)
+            return model_fn(features, mode)._replace(training_hooks=[prefetch.EnqueueHook(queue)])
+
+        with pytest.raises(errors.ConfigError, match=self.MESSAGE):
+            GraphEstimator(prefetching_model_fn, tmp_path).train(input_fn_of())
+
+    def test_small_dataset_whose_only_batch_is_dropped(self, tmp_path):
+        def input_fn():
+            return tf.data.Dataset.range(3).map(float_of).batch(4, drop_remainder=True)
+
+        def float_of(x):
+            return tf.cast(x, tf.float32)
+
+        with pytest.raises(errors.ConfigError, match="does not drop all of a small dataset"):
+            GraphEstimator(model_fn, tmp_path).train(input_fn)
+
+    def test_input_that_was_read_to_its_end_before(self, tmp_path, caplog):
+        """Workers save how far they have read; going on from the end is no mistake."""
+        (tmp_path / "checkpoint_input_worker_0").touch()
+        with caplog.at_level(logging.WARNING):
+            GraphEstimator(model_fn, tmp_path).train(input_fn_of())
+        assert "Nothing was trained: the input ended before its first batch" in caplog.text
+
+    def test_a_hook_that_stops_at_once_is_not_an_empty_input(self, tmp_path):
+        class StopAtOnce(v1.train.SessionRunHook):
+            def after_create_session(self, session, coord):
+                coord.request_stop()
+
+        estimator = GraphEstimator(model_fn, tmp_path).train(input_fn_of(1), hooks=[StopAtOnce()])
+        assert estimator.get_variable_value("global_step") == 0
+
+
+class SignalAtStep(v1.train.SessionRunHook):
+    def __init__(self, number, at_step):
+        self.number = number
+        self.at_step = at_step
+        self.step = 0
+
+    def before_run(self, run_context):
+        self.step += 1
+        if self.step == self.at_step:
+            signal.raise_signal(self.number)
+
+
+class TestInterrupt:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_ends_with_a_checkpoint(self, tmp_path, caplog, number):
+        before = signal.getsignal(number)
+        hook = StopOnSignalHook()
+        estimator = GraphEstimator(model_fn, tmp_path)
+        with caplog.at_level(logging.WARNING):
+            estimator.train(input_fn_of(*[1] * 10), hooks=[hook, SignalAtStep(number, 3)])
+        assert estimator.get_variable_value("global_step") == 3
+        assert estimator.get_variable_value("weight") == 3
+        assert hook.received == number
+        lines = [r.getMessage() for r in caplog.records if "training stops" in r.getMessage()]
+        assert lines == [
+            f"{number.name}: training stops after this step and is saved; once more ends it at once"
+        ]
+        assert signal.getsignal(number) is before
+
+    def test_a_second_one_raises(self, tmp_path):
+        before = signal.getsignal(signal.SIGINT)
+        twice = [SignalAtStep(signal.SIGINT, 3), SignalAtStep(signal.SIGINT, 3)]
+        estimator = GraphEstimator(model_fn, tmp_path)
+        with pytest.raises(KeyboardInterrupt):
+            estimator.train(input_fn_of(*[1] * 10), hooks=[StopOnSignalHook(), *twice])
+        assert signal.getsignal(signal.SIGINT) is before
+        assert estimator.latest_checkpoint().endswith("model.ckpt-0")
+
+    @pytest.mark.parametrize("among", ["training_hooks", "training_chief_hooks", "train"])
+    def test_an_error_leaves_no_handler_behind(self, tmp_path, among):
+        before = signal.getsignal(signal.SIGINT)
+        hook = StopOnSignalHook()
+
+        def model_fn_with_hook(features, mode):
+            spec = model_fn(features, mode)
+            return spec if among == "train" else spec._replace(**{among: [hook]})
+
+        with pytest.raises(NanLossError):
+            GraphEstimator(model_fn_with_hook, tmp_path).train(
+                input_fn_of(math.nan), hooks=[hook] if among == "train" else None
+            )
+        assert signal.getsignal(signal.SIGINT) is before
+
+    def test_the_hook_can_be_used_again(self, tmp_path):
+        hook = StopOnSignalHook()
+        estimator = GraphEstimator(model_fn, tmp_path)
+        estimator.train(input_fn_of(1, 1, 1), hooks=[hook, SignalAtStep(signal.SIGINT, 1)])
+        estimator.train(input_fn_of(1, 1, 1), hooks=[hook])
+        assert estimator.get_variable_value("global_step") == 1 + 3
+        assert hook.received is None
