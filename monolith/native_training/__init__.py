@@ -22,6 +22,8 @@ import types
 from collections.abc import Sequence
 
 _PREFIX = "monolith.native_training"
+# A real package: the homes of what only old paths need.
+_LEGACY = f"{_PREFIX}.legacy"
 
 # Old path below `monolith.native_training`, new home below `monolith`.
 _BELOW_NATIVE_TRAINING = {
@@ -219,6 +221,8 @@ class _HistoricalPathFinder(importlib.abc.MetaPathFinder):
         if fullname in _OLD_PACKAGES:
             return importlib.machinery.ModuleSpec(fullname, _PackageLoader(), is_package=True)
         parent, _, name = fullname.rpartition(".")
+        if fullname == _LEGACY:
+            return None
         if parent in {_PREFIX, *_OLD_PACKAGES} and not name.startswith("__"):
             raise ModuleNotFoundError(_explain_unknown(fullname))
         return None

@@ -66,7 +66,7 @@ def test_chief_chooses_by_throughput(ps_list, throughputs, required, chosen):
 
 @pytest.mark.usefixtures("graph_mode")
 def test_measured_throughput_is_rounds_per_second(monkeypatch):
-    monkeypatch.setattr(ps_benchmark.graph, "ps_device", lambda index: "/device:CPU:0")
+    monkeypatch.setattr(ps_benchmark.devices, "ps_device", lambda index: "/device:CPU:0")
     throughput = ps_benchmark._measure(0, tf.constant([0.5, 0.5]), benchmark_secs=0.2)
     with tf.compat.v1.Session() as session:
         session.run(tf.compat.v1.global_variables_initializer())

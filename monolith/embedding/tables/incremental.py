@@ -13,7 +13,7 @@ changed since.
 
 Example:
     >>> import tempfile
-    >>> from monolith.checkpoint import delta_chain, deltas, manifest
+    >>> from monolith.checkpoint import saver as saving
     >>> with tf.Graph().as_default(), tempfile.TemporaryDirectory() as model_dir:
     ...     step = tf.compat.v1.train.get_or_create_global_step()
     ...     train = tf.compat.v1.assign_add(step, 1)
