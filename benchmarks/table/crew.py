@@ -25,6 +25,7 @@ class Member:
         *,
         module: str = "benchmarks.table.worker",
         log_name: str | None = None,
+        checkout: pathlib.Path = REPOSITORY,
     ) -> None:
         self.name = name
         self.threads = threads
@@ -37,7 +38,7 @@ class Member:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                cwd=REPOSITORY,
+                cwd=checkout,
                 env=environment,
                 text=True,
             )
