@@ -73,8 +73,7 @@ def profile_it(*, log_dir: str) -> Callable[[_Function], _Function]: ...
 def profile_it(fn: Any = None, *, log_dir: str | None = None) -> Any:
     """Decorator that writes a profile of each call for TensorBoard.
 
-    Use it as `@profile_it` or `@profile_it(log_dir=...)`. The original always wrote to
-    `/tmp/tests_profile`, and failed at its end for want of an import.
+    Use it as `@profile_it` or `@profile_it(log_dir=...)`.
 
     Args:
         fn: The function to profile.

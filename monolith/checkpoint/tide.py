@@ -31,8 +31,8 @@ def tide_available_now(
 ) -> bool:
     """Returns whether it is tide: from the start, inclusive, to the end, exclusive, in UTC.
 
-    A window whose start is later than its end reaches over midnight (the original took such a
-    window for the whole day); one whose start is its end is the whole day.
+    A window whose start is later than its end reaches over midnight; one whose start is its end is
+    the whole day.
 
     Args:
         start_hour: Hour at which the tide comes in.

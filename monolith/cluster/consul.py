@@ -4,7 +4,7 @@ It talks to the Consul agent of this machine over TCP, or over a Unix socket whe
 path. Two kinds of agents are understood, chosen by `lookup_api` or the environment variable
 `MONOLITH_CONSUL_LOOKUP`:
 
-* `name` (default): `GET /v1/lookup/name`, the agents of the original system;
+* `name` (default): `GET /v1/lookup/name`, agents with a lookup by name;
 * `health`: `GET /v1/health/service/NAME?passing=true`, stock Consul.
 
 Both give the same answer, a list of `{"Host": ..., "Port": ..., "Tags": {...}}`.
@@ -148,8 +148,8 @@ class Client:
 
         Without `check_script` the service has a TTL of 60 seconds, and a daemon thread tells the
         agent every 30 seconds that all is well, until `deregister` or the end of the process. With
-        one, the agent runs the script itself and no thread is needed (the original started it all
-        the same, and the agent refused each of its heartbeats).
+        one, the agent runs the script itself, and there is no thread: the agent would refuse each
+        of its heartbeats.
 
         Args:
             name: Name of the service.
@@ -252,7 +252,7 @@ class Client:
         return {"interval": "30s", "script": script}
 
     def _pass_check(self, agent: str, service_id: str) -> None:
-        # Stock Consul changes state by PUT only; the original's agents expect a GET.
+        # Stock Consul changes state by PUT only; agents with a lookup by name expect a GET.
         status, body = self._request(
             "PUT" if self._lookup_api is LookupApi.HEALTH else "GET",
             f"/v1/agent/check/pass/service:{urllib.parse.quote(service_id)}",

@@ -219,5 +219,5 @@ class FileServiceDiscovery(ServiceDiscovery):
         logger.warning("ignoring %s: %s", path, reason)
 
 
-# The name under which the original's integration tests knew it.
+# The name under which older integration tests know it.
 HostServiceDiscovery = FileServiceDiscovery

@@ -166,8 +166,7 @@ class ZooKeeperMembership(ServiceDiscovery):
     def deregister(self, name: str, index: int, addr: str) -> None:
         """Deletes the node, unless it belongs to another process with another address.
 
-        The repairing thread ends first; the original ended it last, and it could create the node
-        again in between.
+        The repairing thread ends first: it could create the node again.
         """
         self._check_open()
         node = f"{name}.{index}"

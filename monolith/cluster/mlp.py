@@ -62,7 +62,7 @@ def check_port(host: str, port: int, timeout: float = 1) -> bool:
     """Returns whether somebody listens at `host` and `port`, waiting for it up to `timeout`.
 
     A host that does not answer at all costs the whole timeout. One that refuses is asked again
-    until the time is over (with a short pause; the original asked in a busy loop).
+    until the time is over, with short pauses.
     """
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -186,7 +186,7 @@ class MLPEnv:
     def get_port(self, role: str | None = None, index: int | None = None) -> int:
         """Returns the port of one process, number 0 by default, or 2222 where MLP names none.
 
-        Always a number; the original returned text, which failed for workers under MPI.
+        Always a number: workers under MPI count from it.
         """
         port = self._known_port(self._role(role), index or 0)
         return _DEFAULT_PORT if port is None else port
@@ -269,8 +269,7 @@ class MLPEnv:
     ) -> None:
         """Records what processes do for ten seconds, for TensorBoard.
 
-        The profile goes to `TENSORBOARD_LOG_PATH`, or to /tensorboard_logs/ (the original never saw
-        that variable, which is not one of MLP's).
+        The profile goes to `TENSORBOARD_LOG_PATH`, or to /tensorboard_logs/.
 
         Args:
             role: Role of the processes.

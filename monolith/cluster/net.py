@@ -42,10 +42,9 @@ class NodeAliveChecker:
     """Tries to connect to every address and remembers who answered.
 
     All checks run in the constructor, which returns when the last one is done: after about one
-    `timeout` for up to 1000 addresses, since there is a thread for each (the original used
-    `num_thread` threads, whatever the number of addresses). Where the process may not open that
-    many files, there are fewer. A host given by name is resolved first, and the resolver keeps its
-    own time.
+    `timeout` for up to 1000 addresses, since there is a thread for each. Where the process may not
+    open that many files, there are fewer. A host given by name is resolved first, and the resolver
+    keeps its own time.
 
     An address that cannot be parsed counts as dead, and the printed line says why.
 

@@ -74,7 +74,7 @@ def _get_primus_am_host() -> str:
 
 
 def _get_channel(addr: str) -> grpc.Channel:
-    """Returns the one channel to `addr`; unlike the original, safe to call from any thread."""
+    """Returns the one channel to `addr`; any thread may call it."""
     with _CHANNEL_LOCK:
         channel = _CHANNEL_MAP.get(addr)
         if channel is None:
@@ -130,8 +130,8 @@ def maybe_finish_application() -> bool | None:
 def create_primus_save_point(dst: str, sleep: Callable[[float], None] = time.sleep) -> bool | None:
     """Asks Primus for a savepoint in `dst` and waits until it is taken or has failed.
 
-    A status answer whose `code` is not 0 counts as failed; the original looked only at the
-    state, whose default is PENDING, and polled such an answer forever.
+    A status answer whose `code` is not 0 counts as failed: its state is the default, PENDING, and
+    would be asked for forever.
 
     Args:
         dst: Directory of the savepoint.

@@ -27,7 +27,7 @@ def generate_psm_from_uuid(s: str) -> str:
 def get_zk_auth_data() -> list[tuple[str, str]] | None:
     """Returns the ZooKeeper credentials of `ZK_AUTH` in kazoo's form, or None without them.
 
-    The original printed the credentials; they stay out of the logs here.
+    They stay out of the logs.
     """
     credentials = os.environ.get("ZK_AUTH")
     if not credentials:

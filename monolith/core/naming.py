@@ -10,8 +10,8 @@ _name_inuse: collections.defaultdict[str, int] = collections.defaultdict(int)
 def get_uname(name: str) -> str:
     """Returns `name`, or `name_1`, `name_2`, ... once the name is marked as taken.
 
-    A first use does not mark the name, so two layers of one class get the same default name, as
-    in the original: variables of existing checkpoints carry these names.
+    A first use does not mark the name, so two layers of one class get the same default name:
+    variables of existing checkpoints carry these names.
 
     Example:
         >>> get_uname("Tower"), get_uname("Tower")

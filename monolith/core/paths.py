@@ -20,7 +20,7 @@ def find_main() -> str:
     """Returns the directory that holds the `monolith` package.
 
     The last occurrence of a marker counts, so that a checkout such as `~/monolith/monolith/core`
-    is found; the original took the first and returned `~`.
+    is found.
 
     Raises:
         ValueError: This file lies in none of the known layouts.

@@ -21,7 +21,7 @@ def slot_to_key(slot: int) -> str:
 def generate_ffm_example(vocab_sizes: Sequence[int], length: int = 5) -> bytes:
     """Makes one example from NumPy's global random state.
 
-    The label is always 0, as in the original, which drew it from the range [0, 1).
+    The label is always 0.
 
     Args:
         vocab_sizes: How many different ids slot i has. Its ids start at `max(vocab_sizes) * i`, so

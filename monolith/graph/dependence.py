@@ -11,7 +11,7 @@ def check_ops_dependence(op_names_1: str | list[str], op_names_2: str | list[str
         op_names_2: Name or names of the ops that must not be among what they depend on.
 
     Raises:
-        RuntimeError: They are; the original raised a plain `Exception`.
+        RuntimeError: They are.
     """
     graph = tf.compat.v1.get_default_graph()
     pending = [graph.get_operation_by_name(name) for name in _to_op_names(op_names_1)]

@@ -58,7 +58,7 @@ _current: NativeTaskContext | None = None
 def with_ctx(ctx: NativeTaskContext) -> Iterator[None]:
     """Makes `ctx` the context while the block runs; the one before comes back after it.
 
-    That includes the default. (The original kept the last context after the outermost block.)
+    That includes the default: no context outlives the outermost block.
     """
     global _current
     previous = _current

@@ -302,8 +302,7 @@ class MonolithBaseModel(NativeTask):
     def _get_real_mode(self, mode: str) -> str:
         """Returns what a graph is built for.
 
-        A loop that trains runs evaluations as well, so in mode TRAIN the params decide. (Mode EVAL
-        was refused in the original.)
+        A loop that trains runs evaluations as well, so in mode TRAIN the params decide.
         """
         if mode in (ModeKeys.PREDICT, ModeKeys.EVAL):
             return mode

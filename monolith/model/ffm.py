@@ -43,7 +43,7 @@ class TestFFMModel(NativeTask):
     def create_input_fn(self, mode: str) -> Callable[[], tf.data.Dataset]:
         """Returns the input: 64 examples, over and over in training.
 
-        In other modes they come once; the original repeated them there too, and never ended.
+        In other modes they come once, so that an evaluation ends.
         """
         batch_size = self.p.train.per_replica_batch_size
 

@@ -98,8 +98,6 @@ def _match(name: str, label: tf.Tensor, pred: tf.Tensor) -> tf.Tensor:
 class MetricsHook(tf.compat.v1.train.SessionRunHook):
     """Writes the metrics of training to the standard error, every so many steps and at the end.
 
-    The original printed them at every step.
-
     Args:
         metrics: The metrics, by name.
         every_n_steps: How many steps lie between two lines.

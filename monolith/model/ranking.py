@@ -115,7 +115,7 @@ class MonolithModel(MonolithBaseModel):
             shared_name: Feature or slot whose embeddings this one uses as well; it need not have a
                 column of its own.
             combiner: What to make of several ids of one example: 'reduce_sum', 'reduce_mean',
-                'first_n' (of `max_seq_length`, which the original did not pass on), or a combiner.
+                'first_n' (of `max_seq_length`), or a combiner.
                 None is 'first_n' if there is a `max_seq_length`, else 'reduce_sum'.
 
         Raises:
@@ -226,9 +226,8 @@ class MonolithModel(MonolithBaseModel):
             shape_list: Shapes of the tensors; the first dimension, the batch, becomes -1.
 
         Returns:
-            The name, with a number if another layout has it. (The original let the later of two
-            lookups of the same features in different order, or with different `out_type`, replace
-            the earlier one's layout.)
+            The name, with a number if another layout has it: two lookups of the same features in
+            different order, or with different `out_type`, have a layout each.
         """
         config = example_pb2.OutConfig(out_type=model_lookup.OUT_TYPES[out_type])
         for column, feature_slice in slice_list:
@@ -260,8 +259,7 @@ class MonolithModel(MonolithBaseModel):
             suffix: See `share_meta`.
 
         Returns:
-            The batch with the moved ids. (With several features that are not replaced, the original
-            gave all of them the name of the last.)
+            The batch with the moved ids; a feature that is not replaced has a name of its own.
 
         Raises:
             ConfigError: The batch is not parsed, or does not have a feature.

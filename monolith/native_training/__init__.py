@@ -2,7 +2,8 @@
 
 People who come from the original system say `from monolith.native_training import utils`.
 Each old path below resolves to its new home, and both names give the *same module object*:
-patching one patches the other, and a class pickled under either name loads.
+patching one patches the other, and a class pickled under either name loads. What behaves
+differently from there is in docs/coming-from-the-original.md.
 
 Example:
     >>> import monolith

@@ -33,8 +33,8 @@ def eigen_inverse_root(
     """Returns `mat ** (-1 / p)` in sparse form: some eigenvectors, their values, an offset.
 
     Kept are the `head` smallest eigenvalues above `damping` and the `tail` largest ones; all of
-    them if there are no more than that. As in the original, the offset is the mean of the
-    remaining eigenvalues themselves, not of their inverse roots.
+    them if there are no more than that. The offset is the mean of the remaining eigenvalues
+    themselves, not of their inverse roots.
 
     Args:
         mat: Symmetric matrix [dim, dim] of a known shape.
@@ -272,7 +272,7 @@ class ShampooOptimizer(tf.compat.v1.train.Optimizer):
     def _resource_apply_sparse(
         self, grad: tf.Tensor, handle: tf.Variable, indices: tf.Tensor
     ) -> tf.Operation:
-        """Refuses; the original raised an op (`tf.no_op()`) as if it were an exception."""
+        """Refuses: the preconditioners are made of whole gradients."""
         raise NotImplementedError(
             f"ShampooOptimizer has no update for the sparse gradient of {handle.name!r}; train "
             "this variable with another optimizer, such as AdamomOptimizer, or make its gradient "

@@ -58,7 +58,7 @@ class BaseExporter(abc.ABC):
         shared_embedding: Whether exported models read the rows of tables from the checkpoint, in
             place; if False, each takes a copy along.
         warmup_file: Requests for a server to warm up with, a TFRecord file of `PredictionLog`s;
-            left out if there is none. (The original also made up requests.)
+            left out if there is none.
         export_context_list: Functions that make a context to export in.
     """
 
@@ -114,7 +114,7 @@ class BaseExporter(abc.ABC):
     def _model_fn_with_input_reveiver(self, serving_input_receiver_fn: ReceiverFn) -> Any:
         """Builds the model in the default graph, and adds its outputs to the signatures.
 
-        The name is the original's.
+        Users override it, so the name keeps its spelling.
         """
         if serving_input_receiver_fn is None:
             raise errors.ConfigError(

@@ -33,8 +33,7 @@ KTYPE = "tag_type"
 KMETA = "meta"
 KDATA = "data"
 
-# Part of the name of the variable that holds the weights of an architecture search. The original
-# used this constant without defining it.
+# Part of the name of the variable that holds the weights of an architecture search.
 ARCH_TENSOR_PREFIX = "arch_weights"
 
 

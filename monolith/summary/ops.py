@@ -39,7 +39,7 @@ def nas_data(
         segment_sizes: For each feature its size, or the sizes to choose from.
         group_info: Names of features that belong together.
         raw_tag: A `SummaryType`; follows from the sizes by default, and is "simple" without
-            features, where the original put "None" into the tag.
+            features.
         collections: Graph collections for the summary; `SUMMARIES` by default.
         description: What TensorBoard shows; the summary's type by default.
         name: Beginning of the tag; nothing by default.

@@ -35,7 +35,7 @@ class NestedTensors:
 
     The structure may hold lists, tuples, dicts, dense tensors, ragged tensors with one ragged
     dimension, and the constants `None`, bool, int, str and `tf.Variable`, which stay as they are.
-    It is copied, where the original replaced the leaves of what it was given.
+    It is copied; what was given stays as it was.
     """
 
     def __init__(self, nested: Any) -> None:

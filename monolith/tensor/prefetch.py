@@ -287,8 +287,7 @@ class AsyncFunctionMgr:
         """Builds `target(*args, **kwargs)`, to be run one step late.
 
         The function starts when the input of that step is there. So at the end of the input, which
-        aborts the step and whatever runs in it, the last arguments are still in the queue; the
-        original lost them more often than not when they went to a parameter server.
+        aborts the step and whatever runs in it, the last arguments are still in the queue.
 
         Args:
             target: Adds ops to the graph and returns them. Tensors of the step before come through

@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 RunnerConfig = runner.RunnerConfig
 
 
-# Settings for parts of the original that are not in this package, and what they stand for.
+# Settings for parts that are not in this package, and what they stand for.
 _UNSUPPORTED = {
     "enable_model_dump": "a dump of the model as a protobuf",
     "kafka_topics": "input from Kafka",
@@ -181,7 +181,7 @@ class Estimator:
 
         Returns:
             "<head>_auc" of heads that classify, "<head>_mse" of others; "loss", the mean over the
-            batches; and "global_step". (The original returned nothing.)
+            batches; and "global_step".
 
         Raises:
             ConfigError: The input is empty, or the model does not fit it.
@@ -204,7 +204,7 @@ class Estimator:
     ) -> Iterator[Any]:
         """Returns a generator of predictions for the input of mode PREDICT.
 
-        Nothing happens before the first value is asked for. (The original returned None.)
+        Nothing happens before the first value is asked for.
 
         Args:
             predict_keys: Which heads, of a model with several; None takes all.

@@ -89,8 +89,8 @@ def gen_get_checkpoint_state(sleep: Callable[[float], None] = time.sleep) -> Get
     """Wraps TensorFlow's `get_checkpoint_state` with patience and with `restore_ckpt`.
 
     A `checkpoint` file that exists but cannot be understood is read again up to five times, since
-    on some file systems a reader may see it half-written. Unlike in the original, an empty file
-    counts as such, too, and there is a second between two attempts.
+    on some file systems a reader may see it half-written. An empty file counts as such, too, and
+    there is a second between two attempts.
 
     With `FLAGS.restore_ckpt`, and for the main `checkpoint` file only, the state is changed to
     name that checkpoint. A training does so once and remembers it on disk; other modes only see

@@ -52,7 +52,7 @@ void DecodeSliding(std::string_view message, SlidingHashFilterMeta* meta) {
   if (!reader.ok()) throw CorruptFilterDump("The filter's metadata is not a protobuf message.");
 }
 
-// The text is known to users of the original, spelling included.
+// Users search for this text, so it stays as it is, spelling included.
 template <typename T>
 void CheckEqual(const char* what, T live, T read) {
   if (live == read) return;

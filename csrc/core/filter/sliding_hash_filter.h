@@ -29,7 +29,7 @@ namespace monolith::core {
 // before it moves than it would with one thread. All splits put an id at the same position, so a
 // pass for the stripes around that position guards its cells in all of them; threads with ids at
 // other positions are not in the way. Only moving the head and putting a restored state in place
-// run alone. (The original was not thread-safe.)
+// run alone.
 class SlidingHashFilter final : public AdmissionFilter {
  public:
   using Split = HashFilter<std::uint16_t>;

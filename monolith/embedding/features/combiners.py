@@ -72,7 +72,7 @@ class ReduceSum(Combiner):
 
 
 class ReduceMean(Combiner):
-    """The mean of an example's rows, `[batch, dim]`; without ids zeros, not NaN as originally."""
+    """The mean of an example's rows, `[batch, dim]`; zeros without ids."""
 
     def __init__(self) -> None:
         super().__init__(max_seq_length=0)

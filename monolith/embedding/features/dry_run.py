@@ -211,7 +211,7 @@ def _get_learning_rate_of_optimizer(config: proto.OptimizerConfig) -> LearningRa
 def _merge_slices(slices: list[SliceConfig]) -> list[SliceConfig]:
     """Makes one of neighbours that differ in nothing but their width: fewer, longer loops.
 
-    The original did so too where the optimizer zeroes a slice as a whole, or takes only dim 1.
+    Not where the optimizer zeroes a slice as a whole, or takes only dim 1: there the width counts.
     """
     merged: list[SliceConfig] = []
     for config in slices:

@@ -168,8 +168,7 @@ class EmbeddingLayoutFactory(FeatureFactory):
     ) -> Any:
         """Sends the gradients of the tensors of `flattened_layout` to the tables.
 
-        A `req_time` of None is that of the auxiliary bundle; the original asked a tensor whether
-        it is true, which no graph can tell.
+        A `req_time` of None is that of the auxiliary bundle.
         """
         if req_time is None and self._auxiliary_bundle is not None:
             req_time = self._auxiliary_bundle.get("req_time")

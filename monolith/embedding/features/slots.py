@@ -283,7 +283,7 @@ class FeatureColumn:
         return self._table.embedding_lookup(self._feature_name, None, None)
 
     def get_all_embedding_slices(self) -> list[tf.Tensor]:
-        """Returns the combined embeddings of every slice; the original failed."""
+        """Returns the combined embeddings of every slice."""
         return [self.embedding_lookup(s) for s in self._feature_slot.get_feature_slices()]
 
     def get_bias(self) -> tf.Tensor:

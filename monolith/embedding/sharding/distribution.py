@@ -31,7 +31,7 @@ class UniqueKeyWithOffset(NamedTuple):
 
     Attributes:
         unique_key: The distinct ids of each table in the order in which they first came.
-        value_offset: For each of them, where in the flat value of the original ids the row of each
+        value_offset: For each of them, where in the flat value of all ids the row of each
             of its occurrences begins; ragged, [tables, (distinct ids), (occurrences)].
         value_buffer: A handle of that flat value, to be filled within the same step.
     """
@@ -158,8 +158,7 @@ def finalize_shared_tensor(
 ) -> tf.Tensor:
     """Returns the tensor behind a handle once all have written to it.
 
-    The handle is useless afterwards. The gradient goes to every handle; the original had it for
-    one only.
+    The handle is useless afterwards. The gradient goes to every handle.
 
     Args:
         handles: The same handle, as it came from each op that has written.
@@ -339,7 +338,7 @@ def fused_gather_embeddings_by_input_gradient(
         grads: For each slot the gradients of its rows.
         embedding_offsets: As in `fused_gather_embeddings_by_input`.
         embedding_dims: As there.
-        scale: What the sums are multiplied with; the original did so on GPUs only.
+        scale: What the sums are multiplied with.
     """
     return ops.monolith_fused_gather_embeddings_by_input_gradient(
         to_sizes(fused_embeddings_size),
@@ -374,7 +373,7 @@ def reduce_mean(
 ) -> tf.Tensor:
     """Returns the mean of the rows of each example; the arguments are those of `reduce_sum`.
 
-    Examples without rows give zeros; in the original they gave NaN.
+    Examples without rows give zeros.
     """
     return ops.monolith_reduce_mean(
         to_ids(id_indices), to_floats(id_values), to_ids(id_length), name=name

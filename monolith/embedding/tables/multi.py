@@ -295,10 +295,7 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
         return {name: rows[name] for name in slot_to_id if name in rows}
 
     def lookup_entry(self, slot_to_id: Mapping[str, TensorLike]) -> dict[str, tf.Tensor]:
-        """Returns rows with optimizer state as serialized `EntryDump`s, empty for absent ids.
-
-        The original had the op and raised `NotImplementedError` here.
-        """
+        """Returns rows with optimizer state as serialized `EntryDump`s, empty for absent ids."""
         ragged_id = self.get_ragged_id(slot_to_id)
         entries = ops.monolith_multi_hash_table_lookup_entry(
             self._handle, ragged_id.values, ragged_id.row_splits
@@ -317,7 +314,7 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
 
         Args:
             slot_to_id_and_value: Ids and rows by table.
-            req_time: When the rows were updated, in seconds since 1970; the original dropped it.
+            req_time: When the rows were updated, in seconds since 1970.
             enable_inter_table_parallelism: Has no effect: tables are always served in parallel.
         """
         del enable_inter_table_parallelism
@@ -545,7 +542,7 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
 
 
 def _flat_learning_rates(cached_config: CachedConfig) -> tf.Tensor:
-    # In the order of the tables; the original used the order of the dict.
+    # In the order of the tables, in which the op reads them, whatever the order of the dict.
     rates: list[Any] = []
     for name in cached_config.table_names:
         rates.extend(cached_config.configs[name].call_learning_rate_fns_fewer_ops())

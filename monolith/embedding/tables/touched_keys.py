@@ -46,12 +46,10 @@ def create_touched_key_set(
 class TouchedKeySet:
     """A set of 64-bit keys that any number of threads fill and empty.
 
-    `name_suffix` becomes part of the set's name; the original accepted it without using it.
-
     Args:
         capacity: An insert that finds more keys than this drops them all first.
         concurrency_level: About so many threads can insert without waiting for each other.
-        name_suffix: Tells sets on one device apart.
+        name_suffix: Becomes part of the set's name, and so tells sets on one device apart.
     """
 
     def __init__(

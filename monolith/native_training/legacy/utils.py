@@ -100,8 +100,7 @@ def extend_as_list(x: Any, n: int) -> Any:
     """Makes a list of `n` elements.
 
     A list or tuple that is too short is filled up with None, one that is long enough is returned
-    itself (the original failed on short tuples). Anything else is repeated, as deep copies where
-    possible.
+    itself. Anything else is repeated, as deep copies where possible.
     """
     if isinstance(x, (list, tuple)):
         return x if len(x) >= n else list(x) + [None] * (n - len(x))

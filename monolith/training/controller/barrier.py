@@ -43,7 +43,7 @@ class BarrierOp:
 
     Element 0 of a boolean vector says that the barrier is placed, element i that worker i waits
     at it. The vector and the action are made anew by the chief; a worker that starts leaves both
-    alone (in the original it reset the action).
+    alone.
 
     Within one process any thread may call any method. Only one process, the chief, places it.
 

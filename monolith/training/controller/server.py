@@ -155,7 +155,7 @@ class ServerHook(tf.compat.v1.train.SessionRunHook):
         barrier_op: What stops the workers.
         saver_hook: Saves when asked to; None if the run saves nothing.
         listen_host: The address of this machine to listen on. The default can be reached from
-            this machine only (the original listened on all of them); `0.0.0.0` or `::` are all.
+            this machine only; `0.0.0.0` or `::` are all.
         require_token: Whether calls must carry the token that is in the model directory, in a
             file which only its owner can read.
 

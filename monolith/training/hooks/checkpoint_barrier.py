@@ -46,7 +46,7 @@ class _WorkerCkptMeta:
     """What chief and workers tell each other about a checkpoint, in a variable that they share.
 
     No session initializes the variable: a worker that starts during a save would otherwise wipe out
-    what the chief has just written (as it did in the original).
+    what the chief has just written.
     """
 
     def __init__(self) -> None:

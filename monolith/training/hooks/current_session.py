@@ -56,8 +56,7 @@ _INFO = _Info()
 class SetCurrentSessionHook(tf.compat.v1.train.SessionRunHook):
     """Makes its session the one that `get_current_session` returns, until the session ends.
 
-    The end of one session leaves others alone: the one before becomes current again. (The
-    original forgot all of them.)
+    The end of one session leaves others alone: the one before becomes current again.
     """
 
     def __init__(self) -> None:

@@ -167,8 +167,7 @@ class SharedSlotTable(BaseMultiTypeHashTable):
 def get_update_options(config: CpuTrainingConfig) -> dict[str, Any]:
     """Returns what `apply_gradients` of the tables is to be told besides the gradients."""
     # Gradients of equal ids are summed, so that a batch is one step of the optimizer, as it is in
-    # TensorFlow. Tables on servers always do that; those in the process have to be asked. (The
-    # original left equal ids of a batch apart when there was no server.)
+    # TensorFlow. Tables on servers always do that; those in the process have to be asked.
     return {"enable_dedup": True} if config.num_ps == 0 else {}
 
 

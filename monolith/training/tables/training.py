@@ -196,7 +196,7 @@ class CpuTraining:
         pushes = tuple(async_functions.hooks)
         if is_chief(self.config):
             # The chief's hooks act before all others. At the end, what is still to be pushed must
-            # be, before the last checkpoint is written. (The original left it out.)
+            # be, before the last checkpoint is written.
             chief_hooks, pushes = pushes + chief_hooks, ()
         return spec._replace(
             training_hooks=(
@@ -256,7 +256,7 @@ class CpuTraining:
                     tf.variable_creator_scope(cached_variables.cached_variable_creator)
                 )
             # Only over several servers: in one place, every step would put the parts together
-            # again for nothing. (The original split variables without a server as well.)
+            # again for nothing.
             if (
                 config.enable_variable_partition
                 and config.num_ps > 1
