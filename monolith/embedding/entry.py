@@ -1,5 +1,7 @@
 """What the rows of a table are made of: optimizers, initializers, compressors, segments.
 
+The config of a whole table is in `config`, and can be imported from here as well.
+
 Each class here is a handful of settings that `as_proto()` turns into the message which the native
 table reads. None leaves a setting at the message's default. A setting that the table would refuse
 is refused here already, where the traceback shows who wrote it.
@@ -15,14 +17,50 @@ Example:
 import abc
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
-
-import tensorflow as tf
 
 from monolith import errors
 from monolith.core.export_marker import monolith_export
+from monolith.embedding.config import (
+    CuckooHashTableConfig,
+    HashTableConfig,
+    HashTableConfigInstance,
+)
 from monolith.proto import embedding_hash_table_pb2 as proto
+
+__all__ = [
+    "AdaGradWithGroupLassoOptimizer",
+    "AdadeltaOptimizer",
+    "AdagradOptimizer",
+    "AdamOptimizer",
+    "AmsgradOptimizer",
+    "BatchSoftmaxInitializer",
+    "BatchSoftmaxOptimizer",
+    "CombineAsSegment",
+    "Compressor",
+    "ConstantsInitializer",
+    "CuckooHashTableConfig",
+    "DynamicWdAdagradOptimizer",
+    "FTRLWithGroupSparsityOptimizer",
+    "FixedR8Compressor",
+    "Fp16Compressor",
+    "Fp32Compressor",
+    "FtrlOptimizer",
+    "HashTableConfig",
+    "HashTableConfigInstance",
+    "Initializer",
+    "MomentumOptimizer",
+    "MovingAverageOptimizer",
+    "OneBitCompressor",
+    "Optimizer",
+    "RandomUniformInitializer",
+    "RmspropOptimizer",
+    "RmspropV2Optimizer",
+    "SgdOptimizer",
+    "StochasticRoundingFloat16OptimizerWrapper",
+    "ZerosInitializer",
+]
 
 # Settings with a narrower range than all finite numbers, the same that the native table demands.
 _NOT_NEGATIVE = {
@@ -435,98 +473,3 @@ def CombineAsSegment(
 
 def _as_proto(config: Any) -> Any:
     return config.as_proto() if hasattr(config, "as_proto") else config
-
-
-class HashTableConfig(abc.ABC):
-    """What kind of table holds the rows."""
-
-    @abc.abstractmethod
-    def mutate_table(self, table_config: proto.EmbeddingHashTableConfig) -> None:
-        """Writes the settings into `table_config`."""
-
-
-class CuckooHashTableConfig(HashTableConfig):
-    """The table that this package has.
-
-    Args:
-        initial_capacity: Rows to reserve memory for at the start; the table grows past them.
-        feature_evict_every_n_hours: How often expired rows are removed from memory; 0: never.
-    """
-
-    def __init__(self, initial_capacity: int = 1, feature_evict_every_n_hours: int = 0) -> None:
-        for name, value in (
-            ("initial_capacity", initial_capacity),
-            ("feature_evict_every_n_hours", feature_evict_every_n_hours),
-        ):
-            if value < 0:
-                raise errors.ConfigError(
-                    f"`{name}` of CuckooHashTableConfig must not be negative, got {value}."
-                )
-        self._initial_capacity = initial_capacity
-        self._feature_evict_every_n_hours = feature_evict_every_n_hours
-
-    def mutate_table(self, table_config: proto.EmbeddingHashTableConfig) -> None:
-        table_config.initial_capacity = self._initial_capacity
-        table_config.cuckoo.SetInParent()
-        if self._feature_evict_every_n_hours > 0:
-            table_config.enable_feature_eviction = True
-            table_config.feature_evict_every_n_hours = self._feature_evict_every_n_hours
-
-
-class HashTableConfigInstance:
-    """A table's config together with the learning rates of its segments.
-
-    Args:
-        table_config: What the native table reads.
-        learning_rate_fns: One per segment: a number, a tensor, or a function that gives one.
-        extra_restore_names: Names under which older checkpoints may hold the table.
-    """
-
-    def __init__(
-        self,
-        table_config: proto.EmbeddingHashTableConfig,
-        learning_rate_fns: Sequence[float | tf.Tensor | Callable[[], Any]],
-        extra_restore_names: Sequence[str] | None = None,
-    ) -> None:
-        self._table_config = table_config
-        self._learning_rate_fns = learning_rate_fns
-        self._learning_rate_tensor: tf.Tensor | None = None
-        self.extra_restore_names = list(extra_restore_names or [])
-
-    def __str__(self) -> str:
-        # Two slots share a table if and only if these texts are equal.
-        fns = ", ".join(str(fn) for fn in self._learning_rate_fns)
-        serialized = self._table_config.SerializeToString(deterministic=True)
-        return f"TableConfigPB: {serialized!r}, LearningRateFns: [{fns}]"
-
-    @property
-    def table_config(self) -> proto.EmbeddingHashTableConfig:
-        return self._table_config
-
-    @property
-    def learning_rate_fns(self) -> Sequence[float | tf.Tensor | Callable[[], Any]]:
-        return self._learning_rate_fns
-
-    @property
-    def learning_rate_tensor(self) -> tf.Tensor | None:
-        """What `set_learning_rate_tensor` was given; None at first."""
-        return self._learning_rate_tensor
-
-    def set_learning_rate_tensor(self, learning_rate_tensor: tf.Tensor) -> None:
-        """Keeps a tensor that was computed once, to be sent to several servers."""
-        self._learning_rate_tensor = learning_rate_tensor
-
-    def call_learning_rate_fns(self) -> tf.Tensor:
-        """Returns the learning rates as one float32 vector, [segments]."""
-        with tf.name_scope("learning_rate"):
-            return tf.stack([tf.cast(rate, tf.float32) for rate in self._call_all()])
-
-    def call_learning_rate_fns_fewer_ops(self) -> list[Any]:
-        """Returns the learning rates as a list, without ops that cast and stack them."""
-        with tf.name_scope("learning_rate"):
-            return self._call_all()
-
-    def _call_all(self) -> list[Any]:
-        if not self._learning_rate_fns:
-            raise errors.ConfigError("Learning_rate_fns must be not empty.")
-        return [fn() if callable(fn) else fn for fn in self._learning_rate_fns]
