@@ -11,10 +11,10 @@ from tensorflow.python.lib.io import file_io
 
 from monolith.checkpoint.paths import SaveHelper
 from monolith.checkpoint.restore_hook import CheckpointRestorerListener
+from monolith.checkpoint.server_monitor import PsMonitor
 from monolith.embedding.tables import shards
 from monolith.embedding.tables.single_snapshots import (
     _TIMEOUT_IN_MS,
-    PsMonitor,
     run_with_timeout,
     select_by_device,
 )

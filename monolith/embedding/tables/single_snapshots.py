@@ -9,12 +9,13 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from monolith.checkpoint.paths import SaveHelper
 from monolith.checkpoint.restore_hook import CheckpointRestorerListener
+from monolith.checkpoint.server_monitor import PsMonitor
 from monolith.embedding.tables import shards
 from monolith.native import ops
 
@@ -33,12 +34,6 @@ _SLEEP_MS_PER_TABLE = 15
 
 _SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$", re.ASCII)
 _SERVER_SUFFIX = re.compile(r"_\d+$", re.ASCII)
-
-
-class PsMonitor(Protocol):
-    """Knows which parameter servers have started anew and lost what they held."""
-
-    def is_ps_uninitialized(self, sess: tf.compat.v1.Session, device: str) -> bool: ...
 
 
 class HashTableCheckpointSaverListener(tf.compat.v1.train.CheckpointSaverListener):
