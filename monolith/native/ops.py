@@ -1,7 +1,8 @@
 """The compiled ops, loaded once when this module is imported.
 
 Every op `MonolithFooBar` of the library is here twice, as TensorFlow generates it: as the function
-`monolith_foo_bar(...)` and as the raw op `MonolithFooBar(keyword=...)`.
+`monolith_foo_bar(...)` and as the raw op `MonolithFooBar(keyword=...)`. The dense optimizers also
+have the names that training code knows, `resource_apply_adamom` and `resource_apply_rmsprop`.
 
 Example:
     >>> from monolith.native import ops
@@ -70,6 +71,14 @@ _names = [
     and value.__module__ == _module.__name__
 ]
 globals().update({name: getattr(_module, name) for name in _names})
+# Dense optimizers are called without the prefix, too.
+globals().update(
+    {
+        name.removeprefix("monolith_"): getattr(_module, name)
+        for name in _names
+        if name.startswith("monolith_resource_apply_")
+    }
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -90,6 +90,34 @@ def unpack_tensors(
     return dict(zip(keys, tensors, strict=True))
 
 
+def get_keyed_shape(keyed_tensors: Mapping[str, tf.Tensor]) -> dict[str, list[int | None]]:
+    """Returns the static shape of each tensor, as `unpack_tensors` takes them.
+
+    Example:
+        >>> get_keyed_shape({"user": tf.constant([[1, 2], [3, 4]])})
+        {'user': [2, 2]}
+
+    Raises:
+        ValueError: The rank of a tensor is unknown.
+    """
+    shapes = {}
+    for key, tensor in keyed_tensors.items():
+        if tensor.shape.rank is None:
+            raise ValueError(
+                f"Tensor {key!r} has an unknown rank, and could not be unpacked; give it a shape "
+                f"with `set_shape`."
+            )
+        shapes[key] = tensor.shape.as_list()
+    return shapes
+
+
+def get_typed_keyed_shape(
+    list_of_keyed_tensors: Sequence[Mapping[str, tf.Tensor]],
+) -> list[dict[str, list[int | None]]]:
+    """Returns the static shapes of several dicts, as `unpack_packed_tensors` takes them."""
+    return [get_keyed_shape(keyed_tensors) for keyed_tensors in list_of_keyed_tensors]
+
+
 def split_tensors_with_type(
     keyed_tensors: Mapping[str, tf.Tensor],
 ) -> list[dict[str, tf.Tensor]]:

@@ -18,7 +18,7 @@ class _GPUCompatiblePaddingFIFOQueue(data_flow_ops.QueueBase):
     def __init__(
         self,
         capacity: int,
-        dtypes: Sequence[tf.DType],
+        dtypes: tf.DType | Sequence[tf.DType],
         shapes: Sequence[tf.TensorShape],
         names: Sequence[str] | None = None,
         shared_name: str | None = None,
@@ -28,7 +28,7 @@ class _GPUCompatiblePaddingFIFOQueue(data_flow_ops.QueueBase):
 
         Args:
             capacity: How many elements it holds; an enqueue waits while it is full.
-            dtypes: The types of the tensors of an element.
+            dtypes: The types of the tensors of an element; one type is that of its only tensor.
             shapes: Their shapes; the rank must be known, a dimension may be `None`.
             names: Names of the tensors, with which elements are dicts.
             shared_name: Under this name sessions of one server share the queue.
@@ -37,6 +37,8 @@ class _GPUCompatiblePaddingFIFOQueue(data_flow_ops.QueueBase):
         Raises:
             ValueError: There is not one shape for each type, or a rank is unknown.
         """
+        if not isinstance(dtypes, (list, tuple)):
+            dtypes = [dtypes]
         dtypes = [tf.as_dtype(dtype) for dtype in dtypes]
         shapes = [tf.TensorShape(shape) for shape in shapes]
         if len(dtypes) != len(shapes):

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from monolith.native import ops
+from monolith.native_training.runtime.ops import gen_monolith_ops
 
 
 def apply_adamom(var, m, v, c, grad, learning_rate=0.1):
@@ -23,6 +24,22 @@ def apply_rmsprop(var, m, v, grad, **kwargs):
 
 def make_variables(n, shape=(3,), dtype=tf.float32):
     return [tf.Variable(tf.zeros(shape, dtype)) for _ in range(n)]
+
+
+def test_names_without_the_prefix():
+    grad = tf.fill([3], 2.0)
+    # Without decays: m = 0.5 * 2 / sqrt(2^2) = 0.5, subtracted.
+    var, m, v = make_variables(3)
+    gen_monolith_ops.resource_apply_rmsprop(
+        var.handle, m.handle, v.handle, 0.5, 0.0, 0.0, 0.0, 0.0, grad
+    )
+    assert var.numpy().tolist() == [-0.5] * 3
+    # m = 2, v = 4, c = 1: 0.5 * 2 / sqrt(4 / 1) = 0.5, subtracted.
+    var, m, v, c = make_variables(4)
+    gen_monolith_ops.resource_apply_adamom(
+        var.handle, m.handle, v.handle, c.handle, 0.5, 0.0, 0.0, 0.0, 0.0, grad
+    )
+    assert var.numpy().tolist() == [-0.5] * 3
 
 
 def test_gradient_of_another_shape():

@@ -42,6 +42,33 @@ class TensorUtilsTest(tf.test.TestCase):
         for key, array in arrays.items():
             self.assertAllEqual(values[key], array)
 
+    def test_get_keyed_shape(self):
+        rows = tf.compat.v1.placeholder(tf.float32, [None, 2])
+        tensors = {"rows": rows, "scale": tf.constant(0.5)}
+        shapes = tensor_utils.get_keyed_shape(tensors)
+        self.assertEqual(shapes, {"rows": [None, 2], "scale": []})
+        unpacked = tensor_utils.unpack_tensors(shapes, tensor_utils.pack_tensors(tensors))
+        with self.session() as session:
+            values = session.run(unpacked, {rows: [[1, 2], [3, 4]]})
+        self.assertAllEqual(values["rows"], [[1, 2], [3, 4]])
+        self.assertAllEqual(values["scale"], 0.5)
+
+    def test_get_keyed_shape_of_an_unknown_rank(self):
+        with self.assertRaisesRegex(ValueError, "'rows' has an unknown rank"):
+            tensor_utils.get_keyed_shape({"rows": tf.compat.v1.placeholder(tf.float32)})
+
+    def test_get_typed_keyed_shape(self):
+        dicts = [{"x": tf.ones([2, 2])}, {"y": tf.constant([5, 6]), "z": tf.constant([[7]])}]
+        shapes = tensor_utils.get_typed_keyed_shape(dicts)
+        self.assertEqual(shapes, [{"x": [2, 2]}, {"y": [2], "z": [1, 1]}])
+        packed = tensor_utils.pack_typed_keyed_tensors(dicts)
+        unpacked = tensor_utils.unpack_packed_tensors(shapes, packed)
+        with self.session() as session:
+            values = session.run(unpacked)
+        self.assertAllEqual(values[0]["x"], [[1, 1], [1, 1]])
+        self.assertAllEqual(values[1]["y"], [5, 6])
+        self.assertAllEqual(values[1]["z"], [[7]])
+
     def test_pack_typed_keyed_tensors(self):
         floats = {"x": np.ones([2, 2], np.float32), "w": np.arange(3, dtype=np.float32)}
         ints = {"z": np.arange(4).reshape(4, 1), "y": np.array([5, 6])}

@@ -70,6 +70,13 @@ class GPUCompatiblePaddingFIFOQueueTests(tf.test.TestCase):
             session.run(enqueue)
             self.assertEqual(session.run(tf.identity(dequeued)), 2)
 
+    def test_a_single_type(self):
+        queue = prefetch_queue._GPUCompatiblePaddingFIFOQueue(10, tf.float32, ((),))
+        self.assertEqual(queue.dtypes, [tf.float32])
+        with self.session() as session:
+            session.run(queue.enqueue(tf.constant(2.5)))
+            self.assertEqual(session.run(queue.dequeue()), 2.5)
+
     def test_elements_may_differ_in_open_dimensions(self):
         queue = prefetch_queue._GPUCompatiblePaddingFIFOQueue(3, [tf.int32], [(None, 2)])
         fed = v1.placeholder(tf.int32, [None, 2])

@@ -250,11 +250,14 @@ def gather_embeddings_by_ids_gradient_back_prop(
     Args:
         ids: Distinct ids, of which only the number counts.
         grads: Gradients of the gathered rows.
-        index_mapping: The row each came from.
+        index_mapping: The row each came from, int32 or int64.
 
     Returns:
         float32 [ids, dim].
     """
+    if tf.int64 == getattr(index_mapping, "dtype", None):
+        # A number beyond int32 must not become one within: the largest is refused by the op.
+        index_mapping = tf.saturate_cast(index_mapping, tf.int32)
     return ops.monolith_gather_embeddings_by_input_gradient(
         to_ids(ids), to_floats(grads), to_sizes(index_mapping)
     )

@@ -118,7 +118,7 @@ class ChiefSyncHook(tf.compat.v1.train.SessionRunHook):
         self._sleep = sleep
 
     def after_create_session(
-        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
+        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator | None
     ) -> None:
         self._sync_helper.mark_restore_done(session)
 
@@ -168,12 +168,15 @@ class WorkerSyncHook(tf.compat.v1.train.SessionRunHook):
         self._sleep = sleep
 
     def after_create_session(
-        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
+        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator | None
     ) -> None:
         self._sync_helper.start_worker(session, self._worker_index)
         last_log_sec: float | None = None
-        # A coordinator that stops means that another thread of this worker has failed.
-        while not self._sync_helper.is_restore_done(session) and not coord.should_stop():
+        while not self._sync_helper.is_restore_done(session):
+            # A coordinator that stops means that another thread of this worker has failed. A
+            # caller who drives the hook without a monitored session has none.
+            if coord is not None and coord.should_stop():
+                return
             now_sec = self._clock()
             if last_log_sec is None or now_sec - last_log_sec >= _LOG_EVERY_SEC:
                 last_log_sec = now_sec

@@ -93,6 +93,18 @@ class TestGatherEmbeddingsByInput:
         )
         assert sums.numpy().tolist() == [[2, 2], [5, 5], [8, 8]]
 
+    @pytest.mark.parametrize("make", [tf.constant, np.asarray], ids=["tensor", "array"])
+    def test_gradient_takes_an_int64_mapping(self, make):
+        grads = np.repeat([[1.0], [2.0], [4.0], [8.0]], 2, axis=1)
+        sums = distribution.gather_embeddings_by_ids_gradient_back_prop(
+            [2, 3, 1], grads, make([1, 0, 1, 2], "int64")
+        )
+        assert sums.numpy().tolist() == [[2, 2], [5, 5], [8, 8]]
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"must be within \[0, 3\)"):
+            distribution.gather_embeddings_by_ids_gradient_back_prop(
+                [2, 3, 1], grads, make([1, 0, 2**32, 2], "int64")
+            )
+
     def test_numeric_gradient(self):
         assert_gradients_are_numeric(
             lambda e: weighted_sum(

@@ -212,6 +212,17 @@ class TestWaiting:
             hook.after_create_session(session, coord)
             assert not helper.is_restore_done(session)
 
+    def test_hooks_work_without_a_coordinator(self):
+        helper = sync.SyncHelper(2, is_chief=True, var_device=LOCAL)
+        with tf.compat.v1.train.MonitoredSession() as session:
+            chief = sync.ChiefSyncHook(helper)
+            worker = sync.WorkerSyncHook(
+                1, helper, sleep=lambda seconds: chief.after_create_session(session, None)
+            )
+            worker.after_create_session(session, None)  # Waits, until the chief is ready.
+            assert helper.is_restore_done(session)
+            assert helper.get_alive_workers(session) == [1]
+
     def test_worker_says_once_a_minute_that_it_waits(self, caplog):
         helper = sync.SyncHelper(2, is_chief=True, var_device=LOCAL)
         now_sec = [0.0]
