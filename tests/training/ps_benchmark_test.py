@@ -5,6 +5,7 @@ import os
 import pytest
 import tensorflow as tf
 
+from monolith.graph.mode_keys import ModeKeys
 from monolith.native_training import cpu_training, ps_benchmark, utils
 
 
@@ -62,6 +63,21 @@ def test_chief_chooses_by_throughput(ps_list, throughputs, required, chosen):
         session.run(step)
         assert session.should_stop()
     assert config.ps_list == chosen
+
+
+@pytest.mark.usefixtures("graph_mode")
+def test_prediction_is_zero_and_measures_nothing():
+    task = make_params().instantiate()
+    model_fn = task.create_model_fn()
+    features = tf.compat.v1.data.make_one_shot_iterator(
+        task.create_input_fn(ModeKeys.PREDICT)()
+    ).get_next()
+    spec = model_fn(features, mode=ModeKeys.PREDICT, config=None)
+    assert spec.mode == ModeKeys.PREDICT
+    assert (spec.loss, spec.train_op, spec.training_hooks) == (None, None, ())
+    assert tf.compat.v1.global_variables() == []  # Nothing waits on a parameter server.
+    with tf.compat.v1.Session() as session:
+        assert session.run(spec.predictions) == 0.0
 
 
 @pytest.mark.usefixtures("graph_mode")
