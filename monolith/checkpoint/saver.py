@@ -3,8 +3,9 @@
 `PartialRecoverySaver` is TensorFlow's saver with what a long-running job on many servers needs:
 checkpoints that are never deleted, tables that go when their checkpoint goes, the restore of only
 those servers that were lost, and starting from a checkpoint whose variables had other names. The
-hook that decides when to save is in `saver_hook`, the timer in `timer`, the servers' memory in
-`server_monitor`; all of them can be imported from here.
+half that saves is in `save`, the half that restores in `restore`; which checkpoints stay is decided
+here. The hook that decides when to save is in `saver_hook`, the timer in `timer`, the servers'
+memory in `server_monitor`; all of them can be imported from here.
 
 Order of a save: listeners write tables and filters to `<prefix>.assets/`, the saver writes the
 variables, then the meta graph, then the manifest of all files, and last the file `checkpoint`, by a
@@ -31,13 +32,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.training import py_checkpoint_reader
-from tensorflow.python.training import saver as tf_saver
 
 from monolith import errors
-from monolith.checkpoint import custom_restore, delta_chain, deltas, fallback, manifest
 from monolith.checkpoint.dense_reload import CUSTOM_RESTORE_OP, calc_feed_dict
 from monolith.checkpoint.paths import SaveHelper
+from monolith.checkpoint.restore import RecoveringSaver
 from monolith.checkpoint.save import CrashSafeSaver
 from monolith.checkpoint.saver_builder import SaverBuilder
 from monolith.checkpoint.saver_hook import NoFirstSaveCheckpointSaverHook
@@ -52,7 +51,6 @@ from monolith.checkpoint.state import (
 )
 from monolith.checkpoint.tide import tide_available_now
 from monolith.checkpoint.timer import SecondOrStepTimerWithTideSetting
-from monolith.graph import export_mode
 
 __all__ = [
     "CUSTOM_RESTORE_OP",
@@ -74,12 +72,8 @@ logger = logging.getLogger(__name__)
 
 _SECONDS_PER_HOUR = 3600
 
-# TensorFlow's words for what may be wrong with a checkpoint.
-_MISSING_KEY = "a Variable name or other graph key that is missing"
-_OTHER_GRAPH = "a mismatch between the current graph and the graph"
 
-
-class PartialRecoverySaver(CrashSafeSaver):
+class PartialRecoverySaver(CrashSafeSaver, RecoveringSaver):
     """TensorFlow's saver for models on several servers that run for months.
 
     It differs from TensorFlow's in these points:
@@ -159,7 +153,6 @@ class PartialRecoverySaver(CrashSafeSaver):
         self._skip_save = skip_save
         self._model_dir = model_dir
         self._falls_back = fall_back_to_older_checkpoint
-        self._damaged: set[str] = set()
         super().__init__(
             var_list=var_list,
             reshape=reshape,
@@ -191,115 +184,12 @@ class PartialRecoverySaver(CrashSafeSaver):
         """Returns a saver for a graph that has the ops that `saver_def` names."""
         return PartialRecoverySaver(saver_def=saver_def, name=import_scope)
 
-    def restore(self, sess: tf.compat.v1.Session | None, save_path: str) -> None:
-        """Restores the variables that have to be restored.
-
-        Args:
-            sess: The session to restore them in; None when executing eagerly.
-            save_path: What `save` has returned, or `tf.train.latest_checkpoint`.
-
-        Raises:
-            ValueError: `save_path` is no checkpoint, or does not fit the alias map.
-            tf.errors.DataLossError: A file of it is missing or damaged; the message names the file.
-            tf.errors.OpError: The checkpoint does not fit the graph, or cannot be read.
-        """
-        if save_path is not None and self._falls_back:
-            deltas.cut_damaged(save_path)
-        save_path = self._check_files(save_path)
-        if save_path is not None:
-            save_path = delta_chain.get_newest_prefix(save_path)
-        with manifest.named_damage(save_path):
-            self._restore(sess, save_path)
-
-    def setup_ps_initialized_state(self, sess: tf.compat.v1.Session) -> None:
-        """Tells the monitor, if there is one, that all servers hold their values now."""
-        if self._ps_monitor is not None:
-            self._ps_monitor.setup_ps_initialized_state(sess)
-
-    def _restore(self, sess: tf.compat.v1.Session | None, save_path: str) -> None:
-        graph: Any = getattr(sess, "graph", None)
-        if graph:
-            custom_restore.create_missing_resources(sess, graph)
-        custom = graph.get_collection(CUSTOM_RESTORE_OP) if graph else []
-        if not custom or export_mode.is_exporting() or not custom_restore.has_state(save_path):
-            self._origin_restore(sess, save_path)
-            return
-        ops, placeholders, alias_map = custom[0]
-        if alias_map is not None:
-            restored = custom_restore.restore_aliases(sess, save_path, ops, placeholders, alias_map)
-        else:
-            restored = custom_restore.clear_nn(sess, save_path, ops, placeholders)
-        if not restored:
-            self._origin_restore(sess, save_path)
-        # Once: a session that is made later restores what this one will have saved. The public
-        # method for this refuses a graph that is finalized.
-        graph._collections.pop(CUSTOM_RESTORE_OP, None)
-
-    def recover_last_checkpoints(self, checkpoint_paths: Iterable[str]) -> None:
-        """Learns from the state file which checkpoints there are; those known as damaged are not.
-
-        Args:
-            checkpoint_paths: The checkpoints, the oldest first.
-        """
-        super().recover_last_checkpoints(
-            [p for p in checkpoint_paths if not any(is_same(p, d) for d in self._damaged)]
-        )
-
-    def _check_files(self, save_path: str) -> str:
-        """Returns the checkpoint to restore, whose files are as they were saved."""
-        if save_path is None or not (self._falls_back or custom_restore.is_checkpoint(save_path)):
-            return save_path  # TensorFlow says what is wrong with it.
-        if not self._falls_back:
-            manifest.verify(save_path)
-            return save_path
-        model_dir = self._model_dir or os.path.dirname(save_path)
-        path, damaged = fallback.choose(save_path, model_dir, self.exempt_checkpoint_paths)
-        self._damaged.update(damaged)
-        return path
-
-    def _origin_restore(self, sess: tf.compat.v1.Session | None, save_path: str) -> None:
-        """Restores from a checkpoint with the same names, only on lost servers if monitored."""
-        self._check_shapes(sess, save_path)
-        per_device = getattr(self._builder, "restore_ops_per_device", {})
-        if self._ps_monitor is None or sess is None or not per_device:
-            super().restore(sess, save_path)
-            return
-        lost = [d for d in per_device if self._ps_monitor.is_ps_uninitialized(sess, d)]
-        if len(lost) == len(per_device) or not custom_restore.is_checkpoint(save_path):
-            super().restore(sess, save_path)  # Also raises TensorFlow's errors about the path.
-            return
-        logger.info(
-            "restoring %d of %d devices from %s, the others keep what they hold: %s",
-            len(lost),
-            len(per_device),
-            save_path,
-            lost,
-        )
-        try:
-            sess.run(
-                [per_device[device] for device in lost],
-                {self.saver_def.filename_tensor_name: save_path},
-            )
-        except tf.errors.NotFoundError as e:
-            raise tf_saver._wrap_restore_error_with_msg(e, _MISSING_KEY) from e
-        except tf.errors.InvalidArgumentError as e:
-            raise tf_saver._wrap_restore_error_with_msg(e, _OTHER_GRAPH) from e
-
-    def _check_shapes(self, sess: tf.compat.v1.Session | None, save_path: str) -> None:
-        """Refuses a checkpoint in which a variable has another shape."""
-        if sess is None or not isinstance(self._builder, SaverBuilder):
-            return
-        if not custom_restore.is_checkpoint(save_path):
-            return
-        reader = py_checkpoint_reader.NewCheckpointReader(save_path)
-        wrong = self._builder.find_shape_mismatches(reader.get_variable_to_shape_map())
-        if wrong:
-            error = tf.errors.InvalidArgumentError(None, None, "\n".join(wrong))
-            raise tf_saver._wrap_restore_error_with_msg(error, _OTHER_GRAPH)
+    def _get_exempt_names(self) -> set[str]:
+        return self.exempt_checkpoint_paths
 
     def _RecordLastCheckpoint(self, latest_save_path: str) -> None:
         """Lists a checkpoint as the newest; the oldest that are too many leave the list."""
-        self._damaged = {path for path in self._damaged if not is_same(path, latest_save_path)}
+        self._damaged = frozenset(p for p in self._damaged if not is_same(p, latest_save_path))
         if not self.saver_def.max_to_keep:
             return
         replaced = self._unfinished.replaced if self._unfinished is not None else None
