@@ -187,7 +187,7 @@ def get_flags_parser(flags: Any, FLAGS: flags.FlagValues) -> Callable[[Sequence[
 
     def parse(args: Sequence[str]) -> list[str]:
         try:
-            return FLAGS(args)
+            return list(FLAGS(args))
         except flags.Error as error:
             logger.error("Cannot parse the command line: %s Pass --helpshort for help.", error)
             sys.exit(1)

@@ -18,7 +18,7 @@ import copy
 import inspect
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 # Settings of Keras layers that `InstantiableParams.instantiate` passes on when they are set.
@@ -120,7 +120,7 @@ class Params:
 
     def is_immutable(self) -> bool:
         """Returns whether the params are frozen."""
-        return self._immutable
+        return bool(self._immutable)
 
     def contain(self, name: str) -> bool:
         """Returns whether `name` is defined here; it is not dotted."""
@@ -294,7 +294,7 @@ def _is_tensor(value: Any) -> bool:
     return tensorflow is not None and isinstance(value, tensorflow.Tensor)
 
 
-def _format(value: Any, format_leaf: Any = repr) -> str:
+def _format(value: Any, format_leaf: Callable[[Any], str] = repr) -> str:
     if isinstance(value, Params):
         value = dict(value.iter_params())
     if isinstance(value, Mapping):
@@ -305,5 +305,5 @@ def _format(value: Any, format_leaf: Any = repr) -> str:
     if type(value) is tuple:
         return "(" + ", ".join(map(_format, value)) + (",)" if len(value) == 1 else ")")
     if hasattr(value, "Repr") and not isinstance(value, type):
-        return value.Repr()
+        return str(value.Repr())
     return format_leaf(value)

@@ -179,7 +179,6 @@ class _Layout:
         self._strings = [f.name for f in features if isinstance(f, schema.StringIds)]
         self._floats = [f for f in features if not isinstance(f, schema.Ids)]
         self._order = [feature.name for feature in features]
-        self._rows = rows
         num_ragged = len(self._integers) + len(self._strings)
         num_floats = sum(f.width if isinstance(f, schema.Dense) else 1 for f in self._floats)
         self.signature = (

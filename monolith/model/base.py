@@ -11,7 +11,7 @@ import contextlib
 import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 from absl import flags
@@ -19,6 +19,7 @@ from absl import flags
 from monolith import errors
 from monolith.core.hyperparams import InstantiableParams
 from monolith.embedding.features import gradients as feature_gradients
+from monolith.embedding.features.clipping import GradClipType
 from monolith.embedding.features.slots import FeatureColumn, FeatureSlice, FeatureSlot
 from monolith.graph import devices, export_mode, metadata, mpi
 from monolith.graph.mode_keys import ModeKeys
@@ -29,6 +30,8 @@ from monolith.model import outputs as model_outputs
 from monolith.model.task import NativeContext, NativeTask
 
 logger = logging.getLogger(__name__)
+
+_Value = TypeVar("_Value")
 
 FLAGS = flags.FLAGS
 
@@ -307,7 +310,7 @@ class MonolithBaseModel(NativeTask):
         if mode in (ModeKeys.PREDICT, ModeKeys.EVAL):
             return mode
         if mode == ModeKeys.TRAIN:
-            return self.p.mode
+            return str(self.p.mode)
         raise ValueError(f"model error! mode must be 'train', 'eval' or 'infer', got {mode!r}.")
 
     def _check_metrics_params(self) -> None:
@@ -426,7 +429,7 @@ class MonolithBaseModel(NativeTask):
             self.fc_dict.values(),
             optimizer,
             loss,
-            clip_type=feature_gradients.GradClipType.ClipByGlobalNorm,
+            clip_type=GradClipType.ClipByGlobalNorm,
             clip_norm=self.p.clip_norm,
             dense_weight_decay=self.p.dense_weight_decay,
             global_step=tf.compat.v1.train.get_or_create_global_step(),
@@ -443,12 +446,13 @@ class MonolithBaseModel(NativeTask):
         )
 
 
-def _graph_attribute(name: str, make: Callable[[], Any]) -> Any:
+def _graph_attribute(name: str, make: Callable[[], _Value]) -> _Value:
     """Returns an attribute of the default graph; its first use creates it."""
     default_graph = tf.compat.v1.get_default_graph()
     if not hasattr(default_graph, name):
         setattr(default_graph, name, make())
-    return getattr(default_graph, name)
+    value: _Value = getattr(default_graph, name)
+    return value
 
 
 def _read_flag(name: str, default: bool) -> bool:

@@ -143,7 +143,7 @@ def _parse(serialized: tf.Tensor) -> dict[str, Any]:
     spec: dict[str, Any] = {_LABEL: tf.io.FixedLenFeature([], tf.float32, default_value=0.0)}
     for slot in range(_NUM_SLOTS):
         spec[ffm.slot_to_key(slot)] = tf.io.RaggedFeature(tf.int64)
-    parsed = tf.io.parse_example(serialized, spec)
+    parsed: dict[str, Any] = tf.io.parse_example(serialized, spec)
     for slot in range(_NUM_SLOTS):
         key = ffm.slot_to_key(slot)
         parsed[key] = tf.cast(parsed[key].with_row_splits_dtype(tf.int64), tf.int64)

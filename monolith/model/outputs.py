@@ -95,7 +95,7 @@ def _match(name: str, label: tf.Tensor, pred: tf.Tensor) -> tf.Tensor:
         return tf.identity(label)
 
 
-class MetricsHook(tf.compat.v1.train.SessionRunHook):
+class MetricsHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     """Writes the metrics of training to the standard error, every so many steps and at the end.
 
     Args:

@@ -1,14 +1,11 @@
 """How fast a job trains, for whatever monitoring its owner has."""
 
-import logging
 import time
 from collections.abc import Callable
 
 import tensorflow as tf
 
 from monolith.core import metrics
-
-logger = logging.getLogger(__name__)
 
 _REPORT_EVERY_SEC = 60.0
 
