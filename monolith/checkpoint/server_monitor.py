@@ -16,6 +16,9 @@ import tensorflow as tf
 
 from monolith.graph import devices
 
+# Job, task, and the number of the CPU in a session that stands for its servers itself.
+_Task = tuple[str, int, int]
+
 
 class PsMonitor:
     """Remembers, in each parameter server itself, that the server was set up.
@@ -27,8 +30,8 @@ class PsMonitor:
     """
 
     def __init__(self, ps_num: int) -> None:
-        self._sizes: dict[tuple[str, int], tf.Tensor] = {}
-        self._enqueues: dict[tuple[str, int], tf.Operation] = {}
+        self._sizes: dict[_Task, tf.Tensor] = {}
+        self._enqueues: dict[_Task, tf.Operation] = {}
         for i in range(ps_num):
             device = devices.ps_device(i)
             with tf.device(device):
@@ -59,7 +62,9 @@ class PsMonitor:
         sess.run([self._enqueues[task] for task, size in sizes.items() if size == 0])
 
 
-def _get_task(device: str) -> tuple[str, int]:
+def _get_task(device: str) -> _Task:
     # Variables may lie on "/job:ps/task:0", their restore ops on "/job:ps/replica:0/task:0/...".
     spec = tf.DeviceSpec.from_string(device or "")
-    return spec.job or "", -1 if spec.task is None else spec.task
+    if spec.job is None:
+        return "", -1, spec.device_index or 0
+    return spec.job, -1 if spec.task is None else spec.task, 0

@@ -3,6 +3,10 @@
 A model function may ask for a GPU; `default_device_fn` turns that into the CPU of the same process
 when the job does not train on GPUs, so that one model function serves both.
 
+Parameter servers are processes of a cluster, `/job:ps/task:0` and so on. A job in one process has
+none and opens no port: further CPU devices of its session stand for them. Each has resources of its
+own, as a server has, so a graph is the same for both but for the devices.
+
 Example:
     >>> with tf.Graph().as_default(), tf.compat.v1.device(default_device_fn):
     ...     with tf.device("/job:worker/task:0/device:GPU:1"):
@@ -10,9 +14,15 @@ Example:
     '/job:worker/task:0/device:CPU:0'
     >>> get_visible_gpus(local_rank=3, processes_per_gpu=2)
     '1'
+    >>> with tf.Graph().as_default():
+    ...     place_servers_in_session()
+    ...     ps_device(0)
+    '/device:CPU:1'
 """
 
 import contextlib
+import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +32,7 @@ import tensorflow as tf
 from absl import flags
 
 from monolith import errors
-from monolith.graph import mpi
+from monolith.graph import metadata, mpi
 
 FLAGS = flags.FLAGS
 
@@ -50,9 +60,32 @@ _GPU_PLACEMENT_ALLOWED = False
 DeviceFunction = Callable[[Any], str]
 
 
+@dataclasses.dataclass
+class _Servers:
+    """Where the servers of a graph are."""
+
+    are_in_session: bool = False
+
+
 def ps_device(index: int) -> str:
-    """Returns the device of a parameter server."""
+    """Returns the device of a parameter server, as the default graph places them."""
+    if _are_servers_in_session():
+        return _get_cpu_of_server(index)
     return f"/job:{PS_JOB_NAME}/task:{index}/device:CPU:0"
+
+
+def cpu_here() -> str:
+    """Returns the CPU of whichever process is chosen around, a server's on a server."""
+    # With its number it would be the worker's, where further ones stand for the servers.
+    return "/device:CPU:*" if _are_servers_in_session() else _CPU
+
+
+def place_servers_in_session() -> None:
+    """Lets CPU devices of the session stand for the servers of the default graph.
+
+    Call it before the graph is built. Its sessions need one CPU device more than it has servers.
+    """
+    metadata.get_meta("servers", _Servers).are_in_session = True
 
 
 def enable_gpu_training() -> None:
@@ -141,6 +174,23 @@ def make_replica_device_setter(
     )
 
 
+def make_local_device_setter(num_servers: int) -> DeviceFunction:
+    """Returns a device function that deals variables out to servers that are in the session.
+
+    A variable that asks for the CPU of the worker is dealt out, too, as
+    `make_replica_device_setter` does it; whatever asks for another device has it.
+    """
+    servers = itertools.cycle(_get_cpu_of_server(i) for i in range(num_servers))
+
+    def place(op: Any) -> str:
+        device = op.device or ""
+        if op.type in _PS_OPS and device in ("", _CPU):
+            return next(servers)
+        return device
+
+    return place
+
+
 def get_device_fn(
     cluster: Mapping[str, Any] | None = None, task: Mapping[str, Any] | None = None
 ) -> DeviceFunction | None:
@@ -186,6 +236,15 @@ def model_device_fn(op: Any) -> str:
 def serving_input_device_fn(op: Any) -> str:
     """The device function of an exported model's input: the CPU of whoever serves it."""
     return _merge(op.device, _CPU)
+
+
+def _are_servers_in_session() -> bool:
+    return metadata.get_meta("servers", _Servers).are_in_session
+
+
+def _get_cpu_of_server(index: int) -> str:
+    # The first is the worker's own.
+    return f"/device:CPU:{index + 1}"
 
 
 def _sync_worker_device_fn(op: Any) -> str:

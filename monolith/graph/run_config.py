@@ -54,10 +54,13 @@ class GraphRunConfig:
         device_fn: Device function of the graphs; None spreads variables over the parameter
             servers of the cluster, if there are any.
         keep_checkpoint_max: How many checkpoints stay; None keeps all.
+        num_local_servers: Parameter servers that CPU devices of the session stand for. No port is
+            opened for them, and what they hold ends with the session.
 
     Raises:
         errors.ConfigError: A setting is not a positive number, both intervals for checkpoints are
-            given, or TF_CONFIG does not describe a cluster and a task in it.
+            given, or TF_CONFIG does not describe a cluster and a task in it, or describes one
+            beside servers in the session.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class GraphRunConfig:
         session_creation_timeout_secs: float = 7200,
         device_fn: Callable[[Any], str] | None = None,
         keep_checkpoint_max: int | None = 5,
+        num_local_servers: int = 0,
     ) -> None:
         self._model_dir = None if model_dir is None else os.fspath(model_dir)
         self._tf_random_seed = tf_random_seed
@@ -83,8 +87,9 @@ class GraphRunConfig:
         self._session_creation_timeout_secs = session_creation_timeout_secs
         self._device_fn = device_fn
         self._keep_checkpoint_max = keep_checkpoint_max
-        self._check()
+        self._num_local_servers = num_local_servers
         self._read_tf_config(os.environ.get("TF_CONFIG"))
+        self._check()
 
     @property
     def model_dir(self) -> str | None:
@@ -137,6 +142,11 @@ class GraphRunConfig:
         return self._keep_checkpoint_max
 
     @property
+    def num_local_servers(self) -> int:
+        """Number of parameter servers that CPU devices of the session stand for."""
+        return self._num_local_servers
+
+    @property
     def cluster_spec(self) -> tf.train.ClusterSpec:
         """The cluster of TF_CONFIG, an empty one without it."""
         return self._cluster_spec
@@ -163,8 +173,8 @@ class GraphRunConfig:
 
     @property
     def num_ps_replicas(self) -> int:
-        """Number of parameter servers."""
-        return self._num_ps_replicas
+        """Number of parameter servers, in the cluster or in the session."""
+        return self._num_ps_replicas or self._num_local_servers
 
     def replace(self, **settings: Any) -> "GraphRunConfig":
         """Returns a copy with other settings, in the same place of the same cluster.
@@ -228,6 +238,15 @@ class GraphRunConfig:
                 f"keep_checkpoint_max must not be negative, got {self._keep_checkpoint_max!r}; "
                 "None keeps all."
             )
+        if self._num_local_servers < 0:
+            raise errors.ConfigError(
+                f"num_local_servers must not be negative, got {self._num_local_servers!r}."
+            )
+        if self._num_local_servers and self._master:
+            raise errors.ConfigError(
+                f"num_local_servers is {self._num_local_servers}, but TF_CONFIG describes a "
+                "cluster, which has servers of its own; unset one of the two."
+            )
         if self._model_dir == "":
             raise errors.ConfigError("model_dir must not be empty; leave it out or name a path.")
 
@@ -263,6 +282,7 @@ _SETTINGS = frozenset(
         "session_creation_timeout_secs",
         "device_fn",
         "keep_checkpoint_max",
+        "num_local_servers",
     }
 )
 
@@ -273,6 +293,8 @@ def make_device_fn(config: GraphRunConfig) -> Callable[[Any], str] | None:
         return config.device_fn
     if config.num_ps_replicas == 0:
         return None
+    if config.num_local_servers:
+        return devices.make_local_device_setter(config.num_local_servers)
     return devices.make_replica_device_setter(config.cluster_spec, config.task_type, config.task_id)
 
 
@@ -281,16 +303,18 @@ def make_session_config(config: GraphRunConfig) -> Any:
 
     Where it is not given, ops without a kernel for their device go to another one, and a process
     of a cluster only talks to the parameter servers and the chief: it can start while other
-    workers are not there yet.
+    workers are not there yet. Servers in the session get their CPU devices in any case.
     """
-    if config.session_config is not None:
-        return config.session_config
     session_config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
-    if config.master:
+    if config.session_config is not None:
+        session_config.CopyFrom(config.session_config)
+    elif config.master:
         filters = ["/job:ps", "/job:chief"]
         if config.task_type == "worker":
             filters.append(f"/job:worker/task:{config.task_id}")
         session_config.device_filters.extend(filters)
+    if config.num_local_servers:
+        session_config.device_count["CPU"] = config.num_local_servers + 1
     return session_config
 
 

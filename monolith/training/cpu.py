@@ -12,17 +12,15 @@ Example:
 
 import contextlib
 import getpass
-import json
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from monolith.checkpoint.state import get_monolith_checkpoint_state
-from monolith.graph import devices
 from monolith.graph.run_config import GraphRunConfig
 from monolith.model.task import NativeTask
 from monolith.proto import monolith_checkpoint_state_pb2
@@ -93,7 +91,8 @@ def local_train(
 
     Args:
         params: Settings of the task; `params.instantiate()` makes it.
-        num_ps: Parameter servers to start in this process; 0 keeps tables and variables local.
+        num_ps: Parts, as on so many parameter servers, that tables and variables are divided
+            into. All are in this process, and no port is opened for them.
         model_dir: Where checkpoints go; None: `<temporary directory>/<user>/<name of the task>`.
         steps: How many steps to train; None: to the end of the input.
         save_checkpoints_steps: Steps between two checkpoints.
@@ -149,7 +148,7 @@ def local_train_internal(
         user_hooks: Hooks of the caller.
 
     Returns:
-        The estimator. Its servers live as long as the process, so it can evaluate and predict.
+        The estimator, to evaluate and predict with.
 
     Raises:
         EnvironmentError: TensorFlow executes eagerly.
@@ -160,10 +159,10 @@ def local_train_internal(
     make_config_backward_compatible(model_dir, conf)
     training = CpuTraining(conf, task)
     save_secs, save_steps = save.get_save_interval(conf, task.p)
-    with local_cluster(conf.num_ps) as session_config, _profile(model_dir, profiling):
-        run_config = GraphRunConfig(
+    with _profile(model_dir, profiling):
+        run_config = make_local_run_config(
+            conf.num_ps,
             model_dir=model_dir,
-            session_config=session_config,
             # Only for models without embeddings; the others bring a saver of their own.
             save_checkpoints_steps=save_steps,
             save_checkpoints_secs=save_secs,
@@ -203,38 +202,28 @@ def local_feature_engineering_internal(
                 session.run(batch)
 
 
-@contextlib.contextmanager
-def local_cluster(num_ps: int) -> Iterator[tf.compat.v1.ConfigProto]:
-    """Describes a cluster of this process in TF_CONFIG, with servers that it starts.
+def make_local_run_config(num_ps: int, **settings: Any) -> GraphRunConfig:
+    """Returns how a job runs that is in this process only; it listens nowhere.
+
+    TensorFlow's servers would accept any call on all interfaces, also those that write files, so
+    CPU devices of the session stand for parameter servers. A TF_CONFIG of the environment is of
+    another job and is removed.
 
     Args:
-        num_ps: Parameter servers to start; with none there is no cluster, and no TF_CONFIG.
-
-    Yields:
-        The config of sessions. TensorFlow cannot stop a server, so sessions that begin later, for
-        predictions, find the servers there.
+        num_ps: How many parameter servers there are to be.
+        settings: Further arguments of `GraphRunConfig`.
     """
     session_config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
     os.environ.pop(_TF_CONFIG, None)
-    if num_ps <= 0:
-        if len(os.sched_getaffinity(0)) <= _FEW_CORES:
-            # To hand an op to another thread takes longer than most ops, and large ones share
-            # their work anyway: all run in the thread that calls the session.
-            session_config.inter_op_parallelism_threads = -1
-        yield session_config
-        return
-    session_config.graph_options.rewrite_options.disable_meta_optimizer = True
-    servers = [tf.distribute.Server.create_local_server() for _ in range(num_ps + 1)]
-    addresses = [server.target.removeprefix("grpc://") for server in servers]
-    cluster = {"chief": addresses[:1], devices.PS_JOB_NAME: addresses[1:]}
-    session_config.cluster_def.CopyFrom(tf.train.ClusterSpec(cluster).as_cluster_def())
-    session_config.share_cluster_devices_in_session = True
-    session_config.experimental.share_session_state_in_clusterspec_propagation = True
-    os.environ[_TF_CONFIG] = json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
-    try:
-        yield session_config
-    finally:
-        os.environ.pop(_TF_CONFIG, None)
+    if num_ps > 0:
+        session_config.graph_options.rewrite_options.disable_meta_optimizer = True
+    elif len(os.sched_getaffinity(0)) <= _FEW_CORES:
+        # To hand an op to another thread takes longer than most ops, and large ones share
+        # their work anyway: all run in the thread that calls the session.
+        session_config.inter_op_parallelism_threads = -1
+    return GraphRunConfig(
+        session_config=session_config, num_local_servers=max(num_ps, 0), **settings
+    )
 
 
 def make_config_backward_compatible(model_dir: str, config: CpuTrainingConfig) -> None:

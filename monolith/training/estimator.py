@@ -33,7 +33,6 @@ from monolith.core.export_marker import monolith_export
 from monolith.graph import devices
 from monolith.graph.export_mode import ExportMode
 from monolith.graph.mode_keys import ModeKeys
-from monolith.graph.run_config import GraphRunConfig
 from monolith.graph.spec import Hook
 from monolith.model import outputs
 from monolith.model.heads import EstimatorSpec
@@ -103,8 +102,6 @@ class Estimator:
         _check_supported(self._conf)
         self._model = copy.deepcopy(model)
         self._apply_settings()
-        # How sessions reach the servers in this process, once there are some.
-        self._inner_config: GraphRunConfig | None = None
         os.environ["TF_GRPC_WORKER_CACHE_THREADS"] = str(self._conf.tf_grpc_worker_cache_threads)
         os.environ["MONOLITH_GRPC_WORKER_SERVICE_HANDLER_MULTIPLIER"] = str(
             self._conf.monolith_grpc_worker_service_handler_multiplier
@@ -157,7 +154,7 @@ class Estimator:
                 logger.info("nothing to train: step %d is reached already", max_steps)
                 return self
             hooks = [*hooks, tf.compat.v1.train.StopAtStepHook(last_step=max_steps)]
-        trained = cpu.local_train_internal(
+        cpu.local_train_internal(
             model,
             conf,
             self.model_dir,
@@ -165,7 +162,6 @@ class Estimator:
             profiling=self._profiling,
             user_hooks=hooks,
         )
-        self._inner_config = trained.config
         return self
 
     def evaluate(
@@ -333,17 +329,11 @@ class Estimator:
         return cpu.CpuTraining(conf, _instantiate(model))
 
     def _create_inner_estimator(self, model_fn: Callable[..., Any]) -> GraphEstimator:
-        """Returns an estimator on as many servers as training has.
-
-        Tables are restored by the number of servers that saved them. Servers cannot be stopped, so
-        those of an earlier call are used again; what they hold is restored anyway.
-        """
-        if self._inner_config is None:
-            with cpu.local_cluster(self._conf.num_ps) as session_config:
-                self._inner_config = GraphRunConfig(
-                    model_dir=self.model_dir, session_config=session_config
-                )
-        return GraphEstimator(model_fn, config=self._inner_config)
+        """Returns an estimator on as many servers as training has."""
+        config = cpu.make_local_run_config(
+            self._conf.num_ps, model_dir=self.model_dir, device_fn=self._conf.device_fn
+        )
+        return GraphEstimator(model_fn, config=config)
 
     def _create_checkpoint_reader(self) -> GraphEstimator:
         model, _ = self._copy(ModeKeys.PREDICT)

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import cluster_pb2
 
+from monolith.graph import devices
 from monolith.native_training import save_utils, utils
 
 pytestmark = pytest.mark.usefixtures("graph_mode")
@@ -64,3 +65,16 @@ def test_unknown_device_has_to_be_restored(device):
     with make_cluster(make_server()) as session:
         monitor.setup_ps_initialized_state(session)
         assert monitor.is_ps_uninitialized(session, device)
+
+
+def test_servers_in_the_session_are_lost_with_it():
+    devices.place_servers_in_session()
+    monitor = save_utils.PsMonitor(2)
+    config = v1.ConfigProto(device_count={"CPU": 3})
+    for _ in range(2):
+        with v1.Session(config=config) as session:
+            assert find_lost(monitor, session) == [0, 1]
+            monitor.setup_ps_initialized_state(session)
+            assert find_lost(monitor, session) == []
+            # The worker's own CPU is no server.
+            assert monitor.is_ps_uninitialized(session, "/device:CPU:0")

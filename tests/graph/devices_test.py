@@ -253,6 +253,56 @@ class TestPartsOfSynchronousTraining:
         assert place(devices.model_device_fn) == f"{own}/device:GPU:0"
 
 
+@pytest.mark.usefixtures("graph_mode")
+class TestServersInTheSession:
+    def test_are_further_cpus_of_graphs_that_say_so(self):
+        devices.place_servers_in_session()
+        assert [devices.ps_device(i) for i in range(2)] == ["/device:CPU:1", "/device:CPU:2"]
+        with tf.Graph().as_default():
+            assert devices.ps_device(1) == "/job:ps/task:1/device:CPU:0"
+
+    def test_a_function_of_the_graph_has_them_too(self):
+        devices.place_servers_in_session()
+        found = []
+        tf.data.Dataset.range(1).map(lambda x: found.append(devices.ps_device(0)) or x)
+        assert set(found) == {"/device:CPU:1"}
+
+    def test_cpu_here_is_the_servers_on_a_server(self):
+        with tf.device("/job:ps/task:1"), tf.device(devices.cpu_here()):
+            assert tf.constant(1).device == "/job:ps/task:1/device:CPU:0"
+        devices.place_servers_in_session()
+        with tf.device(devices.ps_device(1)), tf.device(devices.cpu_here()):
+            assert tf.constant(1).device == "/device:CPU:2"
+        with tf.device("/device:GPU:0"), tf.device(devices.cpu_here()):
+            assert tf.constant(1).device == "/device:CPU:0"
+
+    def test_variables_are_dealt_out(self):
+        device_fn = devices.make_local_device_setter(2)
+        with tf.compat.v1.device(device_fn):
+            placed = [v1.get_variable(f"v{i}", [], use_resource=True).device for i in range(3)]
+            with tf.device("/device:CPU:0"):
+                placed.append(v1.get_variable("on_cpu", [], use_resource=True).device)
+            with tf.device("/device:GPU:0"):
+                placed.append(v1.get_variable("on_gpu", [], use_resource=True).device)
+            with tf.device("/device:CPU:2"):
+                placed.append(v1.get_variable("on_server", [], use_resource=True).device)
+            assert tf.constant(1).device == ""
+        in_turn = ["/device:CPU:1", "/device:CPU:2"] * 2
+        assert placed == [*in_turn, "/device:GPU:0", "/device:CPU:2"]
+
+    def test_hold_resources_of_their_own(self):
+        devices.place_servers_in_session()
+        sizes, enqueues = [], []
+        for i in range(2):
+            with tf.device(devices.ps_device(i)):
+                queue = tf.queue.FIFOQueue(1, tf.int32, shapes=[()], shared_name="one_name")
+                sizes.append(queue.size())
+                enqueues.append(queue.enqueue(1))
+        with v1.Session(config=v1.ConfigProto(device_count={"CPU": 3})) as session:
+            session.run(enqueues[1])
+            assert session.run(sizes) == [0, 1]
+
+
 def test_historical_path_is_the_same_module():
     from monolith.native_training import device_utils
 

@@ -34,6 +34,13 @@ class TestSettings:
         assert config.device_fn is None
         assert config.keep_checkpoint_max == 5
 
+    def test_servers_in_the_session(self):
+        config = GraphRunConfig(num_local_servers=2)
+        assert (config.num_local_servers, config.num_ps_replicas, config.master) == (2, 2, "")
+        assert config.replace(num_local_servers=1).num_ps_replicas == 1
+        with pytest.raises(errors.ConfigError, match="num_local_servers must not be negative"):
+            GraphRunConfig(num_local_servers=-1)
+
     def test_steps_take_the_place_of_seconds(self):
         config = GraphRunConfig(save_checkpoints_steps=7)
         assert (config.save_checkpoints_steps, config.save_checkpoints_secs) == (7, None)
@@ -133,6 +140,13 @@ class TestTfConfig:
         assert config.num_ps_replicas == 3
         assert config.cluster_spec.as_dict() == CLUSTER
 
+    def test_servers_in_the_session_beside_a_cluster_are_refused(self, tf_config):
+        tf_config("chief", 0)
+        with pytest.raises(
+            errors.ConfigError, match="num_local_servers is 2, but TF_CONFIG describes a cluster"
+        ):
+            GraphRunConfig(num_local_servers=2)
+
     def test_evaluator_is_outside_of_the_cluster(self, tf_config):
         tf_config("evaluator", 0)
         config = GraphRunConfig()
@@ -196,7 +210,15 @@ class TestSessionConfig:
     def test_own_config_wins(self, tf_config):
         tf_config("chief", 0)
         own = tf.compat.v1.ConfigProto(log_device_placement=True)
-        assert run_config.make_session_config(GraphRunConfig(session_config=own)) is own
+        assert run_config.make_session_config(GraphRunConfig(session_config=own)) == own
+
+    def test_servers_in_the_session_are_cpu_devices_of_it(self):
+        own = tf.compat.v1.ConfigProto(log_device_placement=True)
+        config = GraphRunConfig(session_config=own, num_local_servers=2)
+        session_config = run_config.make_session_config(config)
+        assert session_config.device_count == {"CPU": 3}  # The worker's own, and two.
+        assert session_config.log_device_placement
+        assert not own.device_count
 
     @pytest.mark.parametrize(
         ("task_type", "filters"),

@@ -445,19 +445,36 @@ def test_controller_is_reachable_during_training(tmp_path):
     assert hook.address
 
 
-def test_tf_config_names_all_servers(tmp_path):
-    class ConfigHook(tf.compat.v1.train.SessionRunHook):
-        def begin(self):
-            self.tf_config = json.loads(os.environ["TF_CONFIG"])
+class GraphHook(tf.compat.v1.train.SessionRunHook):
+    """Keeps the graph of a training."""
 
-    hook = ConfigHook()
-    conf = cpu_training.CpuTrainingConfig(num_ps=2)
-    cpu_training.local_train_internal(
+    def begin(self):
+        self.graph = tf.compat.v1.get_default_graph()
+
+
+def test_each_server_is_a_cpu_device_with_its_tables_and_variables(native, tmp_path):
+    hook = GraphHook()
+    conf = cpu_training.CpuTrainingConfig(num_ps=2, use_native_multi_hash_table=native)
+    estimator = cpu_training.local_train_internal(
         FeatureTask.params(), conf, os.fspath(tmp_path), user_hooks=[hook]
     )
-    cluster = hook.tf_config["cluster"]
-    assert (len(cluster["chief"]), len(cluster["ps"])) == (1, 2)
-    assert hook.tf_config["task"] == {"type": "chief", "index": 0}
+    kind = "ReadMonolithMultiHashTable" if native else "MonolithHashTable"
+    tables = [op.device for op in hook.graph.get_operations() if op.type == kind]
+    assert sorted(tables) == ["/device:CPU:1", "/device:CPU:2"]
+    (step,) = hook.graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_STEP)
+    assert step.device == "/device:CPU:1"
+    assert not [op.name for op in hook.graph.get_operations() if "/job:" in op.device]
+    assert (estimator.config.master, estimator.config.num_local_servers) == ("", 2)
+
+
+def test_a_cluster_of_the_environment_is_not_that_of_a_local_job(monkeypatch, tmp_path):
+    cluster = {"chief": ["localhost:1"], "ps": ["localhost:2"]}
+    task = {"type": "chief", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    conf = cpu_training.CpuTrainingConfig(num_ps=2)
+    estimator = cpu_training.local_train_internal(FeatureTask.params(), conf, os.fspath(tmp_path))
+    assert "TF_CONFIG" not in os.environ
+    assert estimator.get_variable_value("global_step") == 1
 
 
 def test_profile_is_written_on_request(tmp_path):

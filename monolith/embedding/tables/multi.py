@@ -52,7 +52,7 @@ from monolith.embedding.tables.multi_snapshots import (
 )
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
 from monolith.embedding.tables.table import LearningRates, learning_rates_of
-from monolith.graph import export_mode
+from monolith.graph import devices, export_mode
 from monolith.graph import metadata as graph_meta
 from monolith.native import ops
 from monolith.proto import embedding_hash_table_pb2, multi_hash_table_ops_pb2
@@ -191,7 +191,7 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
         sync_client: tf.Tensor | None,
         name_suffix: str,
     ) -> None:
-        with tf.device("/device:CPU:0"):
+        with tf.device(devices.cpu_here()):
             if hash_filter is None:
                 hash_filter = filters.create_dummy_hash_filter(name_suffix)
             if sync_client is None:

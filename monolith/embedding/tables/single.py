@@ -50,7 +50,7 @@ from monolith.embedding.tables.table import (
     HashTableMetadata,
     learning_rates_of,
 )
-from monolith.graph import export_mode
+from monolith.graph import devices, export_mode
 from monolith.native import ops
 from monolith.proto import embedding_hash_table_pb2
 
@@ -193,7 +193,7 @@ def hash_table_from_config(
         table_config.entry_config.entry_type = embedding_hash_table_pb2.EntryConfig.SERVING
 
     name = _NAME_PREFIX + name_suffix
-    with tf.device("/device:CPU:0"):
+    with tf.device(devices.cpu_here()):
         if hash_filter is None:
             hash_filter = filters.create_dummy_hash_filter(name_suffix)
         if sync_client is None:

@@ -30,7 +30,7 @@ from tensorflow.python.training import training_util
 
 from monolith import errors
 from monolith.checkpoint import manifest
-from monolith.graph import run_config
+from monolith.graph import devices, run_config
 from monolith.graph import signatures as export
 from monolith.graph.mode_keys import ModeKeys
 from monolith.graph.run_config import GraphRunConfig
@@ -344,6 +344,8 @@ class GraphEstimator:
         tf.compat.v1.train.create_global_step()
 
     def _build(self, input_fn: Callable[..., Any], mode: str) -> tuple[build.Input, GraphSpec]:
+        if self._config.num_local_servers:
+            devices.place_servers_in_session()
         data = build.call_input_fn(input_fn, mode, self._config, self._params)
         spec = build.call_model_fn(
             self._model_fn, data.features, data.labels, mode, self._config, self._params
