@@ -14,17 +14,8 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from monolith import errors
 from monolith.checkpoint.paths import SaveHelper
-from monolith.embedding.tables.multi import _MULTI_HASH_TABLE_GRAPH_KEY, MultiHashTable
-from monolith.embedding.tables.single_snapshots import (
-    _HASH_TABLE_GRAPH_KEY,
-    find_file_prefix,
-    list_saved_tables,
-)
-from monolith.embedding.tables.table import HashTable
+from monolith.embedding.tables import file_names, registry, shards
 from monolith.graph.signatures import build_signature
-
-ASSIGN_SIGNATURE = "hashtable_assign"
-RAW_ASSIGN_SIGNATURE = "raw_assign"
 
 _ASSET_BASE = "ASSET_BASE"
 _ASSET_DIRECTORY = "./"
@@ -72,13 +63,11 @@ def create_restore_ops(ckpt: str, shared_embedding: bool) -> list[tf.Operation]:
     """
     paths = _TablePaths(_make_absolute(ckpt), shared_embedding)
     restore_ops = []
-    for table in tf.compat.v1.get_collection(_HASH_TABLE_GRAPH_KEY):
-        path = paths.find(table)
-        restore_ops.append(table.restore(path).as_op())
-    for mtable in tf.compat.v1.get_collection(_MULTI_HASH_TABLE_GRAPH_KEY):
-        path = paths.find(mtable)
-        with tf.control_dependencies([mtable.initializer]):
-            restore_ops.append(mtable.restore(path).as_op())
+    for entry in registry.get_tables():
+        path = paths.find(entry)
+        initializer = entry.table.initializer
+        with tf.control_dependencies([] if initializer is None else [initializer]):
+            restore_ops.append(entry.table.restore(path).as_op())
     return restore_ops
 
 
@@ -89,35 +78,13 @@ def create_assign_signatures() -> dict[str, Any]:
         `hashtable_assign` for all separate tables, if there are some, and
         `<shared name>/raw_assign` for each multi table.
     """
-    signatures = {}
-    inputs: dict[str, tf.Tensor] = {}
-    outputs: dict[str, tf.Tensor] = {}
-    for table in tf.compat.v1.get_collection(_HASH_TABLE_GRAPH_KEY):
-        ids = tf.compat.v1.placeholder(tf.int64, [None])
-        rows = tf.compat.v1.placeholder(tf.float32, [None, table.dim_size])
-        with tf.control_dependencies([table.assign(ids, rows).as_op()]):
-            result = tf.size(ids)
-        inputs.update({f"{table.name}_id": ids, f"{table.name}_value": rows})
-        outputs[f"{table.name}_result"] = result
-    if outputs:
-        signatures[ASSIGN_SIGNATURE] = build_signature(inputs, outputs)
-    for mtable in tf.compat.v1.get_collection(_MULTI_HASH_TABLE_GRAPH_KEY):
-        name = f"{mtable.shared_name}/{RAW_ASSIGN_SIGNATURE}"
-        signatures[name] = _create_raw_assign_signature(mtable)
-    return signatures
-
-
-def _create_raw_assign_signature(mtable: MultiHashTable) -> Any:
-    ids = tf.compat.v1.placeholder(tf.int64, [None])
-    id_split = tf.compat.v1.placeholder(tf.int64, [None])
-    flat_value = tf.compat.v1.placeholder(tf.float32, [None])
-    ragged_ids = tf.RaggedTensor.from_row_splits(ids, id_split, validate=False)
-    with tf.control_dependencies([mtable.raw_assign(ragged_ids, flat_value).as_op()]):
-        # An identity, since a constant would not wait.
-        result = tf.identity(tf.constant(0))
-    return build_signature(
-        {"id": ids, "id_split": id_split, "flat_value": flat_value}, {"result": result}
-    )
+    calls: dict[str, tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]] = {}
+    for entry in registry.get_tables():
+        call = entry.table.make_assign_call()
+        inputs, outputs = calls.setdefault(call.signature, ({}, {}))
+        inputs.update(call.inputs)
+        outputs.update(call.outputs)
+    return {name: build_signature(*tensors) for name, tensors in calls.items()}
 
 
 class _TablePaths:
@@ -131,29 +98,24 @@ class _TablePaths:
     def __init__(self, ckpt: str, shared_embedding: bool) -> None:
         self._ckpt = ckpt
         self._shared_embedding = shared_embedding
-        self._asset_dir = SaveHelper.get_ckpt_asset_dir(ckpt)
-        self._saved = list_saved_tables(self._asset_dir)
+        self._saved = shards.SavedTables(SaveHelper.get_ckpt_asset_dir(ckpt))
         self._asset_base: tf.Tensor | None = None
 
-    def find(self, table: HashTable | MultiHashTable) -> Any:
+    def find(self, entry: registry.Entry) -> Any:
         """Returns the path that the names of the table's files begin with."""
-        if isinstance(table, HashTable):
-            name, prefix = table.name, find_file_prefix(table, self._saved)
-        else:
-            name = table.shared_name
-            prefix = name if name in self._saved else None
+        prefix = self._saved.find_own_file(entry)
         if prefix is None:
-            tables = sorted(found for found in self._saved if not found.endswith(".meta"))
+            found = ", ".join(self._saved.list_names())
             raise errors.ConfigError(
-                f"The checkpoint {self._ckpt} has no files of table {name}; it has "
-                f"{', '.join(tables) or 'no tables at all'}. Export the model as it "
+                f"The checkpoint {self._ckpt} has no files of table {entry.name}; it has "
+                f"{found or 'no tables at all'}. Export the model as it "
                 "was trained: with the same features, `num_ps` and `use_native_multi_hash_table`."
             )
-        shared = getattr(table, "export_share_embedding", None)
+        shared = entry.config.export_share_embedding
         if self._shared_embedding if shared is None else shared:
-            return self._asset_dir + prefix
+            return self._saved.asset_dir + prefix
         add_ckpt_to_assets(self._ckpt, prefix + _SHARD_PATTERN)
-        add_ckpt_to_assets(self._ckpt, f"{prefix}.meta{_SHARD_PATTERN}")
+        add_ckpt_to_assets(self._ckpt, prefix + file_names.META + _SHARD_PATTERN)
         if self._asset_base is None:
             self._asset_base = create_asset_base()
         return tf.strings.join([self._asset_base, prefix])

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from monolith.embedding import entry
 from monolith.embedding.sharding import servers as sharded_tables
-from monolith.embedding.tables import multi, multi_type, shards, single
+from monolith.embedding.tables import multi, multi_type, registry, single
 from monolith.embedding.tables.multi import CachedConfig, MultiHashTable
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable, MergedMultiTypeHashTable
 
@@ -58,7 +58,7 @@ def create_multi_type_hash_table(
         )
         # So that a checkpoint can be restored on another number of servers.
         whole = table.name if num_ps == 0 else table.name.removesuffix(f"_{index}")
-        shards.register(table.name, shards.TableShard(whole, index, max(1, num_ps)))
+        registry.set_shard(table.name, registry.TableShard(whole, index, max(1, num_ps)))
         return table
 
     def make_on_server(index: int, configs: Configs) -> BaseMultiTypeHashTable:
@@ -149,7 +149,9 @@ class MultiHashTableFactory:
         # So that a checkpoint can be restored on another number of servers. Without servers, the
         # name of the tables is what stands here before the number.
         whole = table.shared_name.removesuffix(str(index))
-        shards.register(table.shared_name, shards.TableShard(whole, index, len(self._hash_filters)))
+        registry.set_shard(
+            table.shared_name, registry.TableShard(whole, index, len(self._hash_filters))
+        )
         return table
 
 

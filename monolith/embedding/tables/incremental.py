@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 _SESSION_LOST = (tf.errors.AbortedError, tf.errors.UnavailableError)
 
 
-class IncrementalCheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
+class IncrementalCheckpointSaverHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     """Saves deltas at a pace of its own. Put it behind the hook that saves full checkpoints.
 
     A delta becomes a full checkpoint if this session has not made one yet, or if more rows have
@@ -244,7 +244,7 @@ class IncrementalCheckpointSaverHook(tf.compat.v1.train.SessionRunHook):
         return [os.path.join(self._directory, name) for name in names]
 
 
-class _FullSaveListener(tf.compat.v1.train.CheckpointSaverListener):
+class _FullSaveListener(tf.compat.v1.train.CheckpointSaverListener):  # type: ignore[misc]
     """Tells the hook of deltas about full saves."""
 
     def __init__(self, hook: IncrementalCheckpointSaverHook) -> None:

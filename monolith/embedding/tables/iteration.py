@@ -57,7 +57,6 @@ def iterate_table_and_apply(
         if value <= 0:
             raise errors.ConfigError(f"`{argument}` must be positive, got {value}.")
 
-    @tf.function
     def iterate() -> tf.Tensor:
         total = tf.constant(0, tf.int64)
         for shard in tf.range(nshards):
@@ -73,4 +72,4 @@ def iterate_table_and_apply(
         return total
 
     with tf.name_scope(name):
-        return iterate()
+        return tf.function(iterate)()

@@ -27,7 +27,7 @@ from tensorflow.python.ops import resources
 
 from monolith import errors
 from monolith.embedding import entry, filters
-from monolith.embedding.tables import single
+from monolith.embedding.tables import registry, single
 from monolith.embedding.tables.inputs import (
     TensorLike,
     to_floats,
@@ -44,13 +44,13 @@ from monolith.embedding.tables.layout import (
     get_list_from_flat_value,
 )
 from monolith.embedding.tables.multi_snapshots import (
-    _MULTI_HASH_TABLE_GRAPH_KEY,
-    _TIMEOUT_IN_MS,
     MultiHashTableCheckpointRestorerListener,
     MultiHashTableCheckpointSaverListener,
     MultiHashTableRestorerSaverListener,
 )
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
+from monolith.embedding.tables.registry import _MULTI_HASH_TABLE_GRAPH_KEY
+from monolith.embedding.tables.snapshots import _TIMEOUT_IN_MS
 from monolith.embedding.tables.table import LearningRates, learning_rates_of
 from monolith.graph import devices, export_mode
 from monolith.graph import metadata as graph_meta
@@ -75,6 +75,8 @@ __all__ = [
 ]
 
 Configs = Mapping[str, entry.HashTableConfigInstance]
+
+_RAW_ASSIGN_SIGNATURE = "raw_assign"
 
 
 class CachedConfig(NamedTuple):
@@ -128,7 +130,7 @@ def convert_to_cached_config(configs: Configs) -> CachedConfig:
     )
 
 
-class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
+class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable, registry.Table):
     """Many tables in one resource on one device; `from_configs` makes it.
 
     Called eagerly, the tables are there at once and live until the end of the process; a second
@@ -149,6 +151,7 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
     """
 
     NAME_PREFIX = "MonolithMultiHashTable"
+    COLLECTION = _MULTI_HASH_TABLE_GRAPH_KEY
 
     def __init__(
         self,
@@ -181,8 +184,7 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
             lambda: _flat_learning_rates(cached_config)
         )
         self._create(cached_config.mconfig_tensor, hash_filter, sync_client, name_suffix)
-        if not tf.executing_eagerly():
-            tf.compat.v1.add_to_collection(_MULTI_HASH_TABLE_GRAPH_KEY, self)
+        registry.add(self)
 
     def _create(
         self,
@@ -215,7 +217,7 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
         graph = tf.compat.v1.get_default_graph()
 
         def scoped(name: str) -> str:
-            return framework_ops.prepend_name_scope(name, import_scope)
+            return str(framework_ops.prepend_name_scope(name, import_scope))
 
         self._shared_name = table_proto.shared_name
         self._table_names = list(table_proto.table_names)
@@ -263,6 +265,20 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
     @property
     def shared_name(self) -> str:
         return self._shared_name
+
+    @property
+    def name(self) -> str:
+        return self._shared_name
+
+    @property
+    def config(self) -> registry.TableConfig:
+        return registry.TableConfig(
+            table_names=tuple(self._table_names),
+            dims=tuple(self._dims),
+            expire_times=self._slot_expire_time_config,
+            snapshot_format=registry.MULTI_FORMAT,
+            export_share_embedding=self.export_share_embedding,
+        )
 
     @property
     def initializer(self) -> tf.Operation | None:
@@ -413,13 +429,14 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
         req_time: TensorLike | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Looks up ids of all tables for several shards of workers; see `fused_lookup` there."""
-        return ops.monolith_multi_hash_table_fused_lookup(
+        rows, splits, id_offsets, row_offsets, indices = ops.monolith_multi_hash_table_fused_lookup(
             self._handle,
             to_ids(ids),
             to_sizes(fused_slot_size),
             to_seconds(req_time),
             num_of_shards=num_of_shards,
         )
+        return rows, splits, id_offsets, row_offsets, indices
 
     def fused_apply_gradient(
         self,
@@ -452,8 +469,15 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
             )
         )
 
-    def save(self, basename: TensorLike) -> "MultiHashTable":
-        """Writes rows to `<basename>-00000-of-0000N`, their numbers to `<basename>.meta-…`."""
+    def save(self, basename: TensorLike, random_sleep_ms: int = 0) -> "MultiHashTable":
+        """Writes rows to `<basename>-00000-of-0000N`, their numbers to `<basename>.meta-…`.
+
+        Args:
+            basename: Path that the names of the files start with; a string scalar.
+            random_sleep_ms: Has no effect: one save writes all tables of a server, so there are no
+                others to stay clear of.
+        """
+        del random_sleep_ms
         return self._after(
             ops.monolith_multi_hash_table_save(
                 self._handle,
@@ -472,15 +496,24 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
         """
         return self._after(ops.monolith_multi_hash_table_restore(self._handle, basename))
 
-    def feature_stat(self, basename: TensorLike) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns names of tables and how many rows a save has of each, strings and uint64."""
-        # Depends on the handle, so that it can be called on what `save` returned.
-        with tf.control_dependencies([self.as_op()]), tf.device(self._handle.device):
-            return ops.monolith_multi_hash_table_feature_stat(basename)
-
     def sizes(self) -> tf.Tensor:
         """Returns how many rows each table has, int64, in the order of `table_names`."""
         return ops.monolith_multi_hash_table_size(self._handle)
+
+    def make_assign_call(self) -> registry.AssignCall:
+        """Adds what overwrites rows of a model that serves to the default graph."""
+        ids = tf.compat.v1.placeholder(tf.int64, [None])
+        id_split = tf.compat.v1.placeholder(tf.int64, [None])
+        flat_value = tf.compat.v1.placeholder(tf.float32, [None])
+        ragged_ids = tf.RaggedTensor.from_row_splits(ids, id_split, validate=False)
+        with tf.control_dependencies([self.raw_assign(ragged_ids, flat_value).as_op()]):
+            # An identity, since a constant would not wait.
+            result = tf.identity(tf.constant(0))
+        return registry.AssignCall(
+            f"{self._shared_name}/{_RAW_ASSIGN_SIGNATURE}",
+            {"id": ids, "id_split": id_split, "flat_value": flat_value},
+            {"result": result},
+        )
 
     def as_op(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the op to depend on, or to run; called eagerly, the handle.
@@ -500,7 +533,7 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable):
             return None
 
         def stripped(name: str) -> str:
-            return framework_ops.strip_name_scope(name, export_scope)
+            return str(framework_ops.strip_name_scope(name, export_scope))
 
         return multi_hash_table_ops_pb2.MultiHashTableProto(
             dims=self._dims,

@@ -329,7 +329,8 @@ class MergedMultiTypeHashTable(BaseMultiTypeHashTable):
         return self._table.as_op(name)
 
     def get_table_dim_sizes(self) -> Sequence[int]:
-        return self._table.get_table_dim_sizes()
+        sizes: Sequence[int] = self._table.get_table_dim_sizes()
+        return sizes
 
     def _slots_by_table(self, slots: Iterable[str]) -> dict[str, list[str]]:
         """Groups slots by the table they share; sorted, as their ids are put together."""

@@ -13,55 +13,41 @@ Example:
     ['user_0', 'user_1', 'user_2']
 """
 
-import dataclasses
 import json
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
 from monolith.checkpoint import delta_chain
 from monolith.checkpoint.paths import SaveHelper
-from monolith.graph import metadata
+from monolith.embedding.tables import file_names
+from monolith.embedding.tables.registry import Entry, TableShard
+
+logger = logging.getLogger(__name__)
 
 _FORMAT = 1
-_META_KEY = "monolith_table_shards"
+_SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$", re.ASCII)
 
 
-@dataclasses.dataclass(frozen=True)
-class TableShard:
-    """The part of a table that one server has: ids with floormod(id, num_servers) == server.
+def write_lists(asset_dir: str, tables: Iterable[Entry]) -> None:
+    """Writes which files hold the tables, beside the files.
 
-    Attributes:
-        table: Name of the whole table.
-        server: Number of the server.
-        num_servers: How many servers share the table; 1 also if there is none.
+    Args:
+        asset_dir: The directory of the files, with a slash at its end.
+        tables: All tables that are saved there.
     """
-
-    table: str
-    server: int = 0
-    num_servers: int = 1
-
-    def choose_files(self, files_of_servers: Sequence[str]) -> list[str]:
-        """Returns the files that can hold ids of this server, of those that N servers wrote."""
-        # id = a + k * N = b + l * M has a solution just if a and b agree modulo gcd(N, M).
-        divisor = math.gcd(len(files_of_servers), self.num_servers)
-        return list(files_of_servers[self.server % divisor :: divisor])
-
-
-def register(name: str, shard: TableShard) -> None:
-    """Says that the table `name` of the default graph is a part of a larger one."""
-    if not tf.executing_eagerly():
-        _get_registered()[name] = shard
-
-
-def get_shard(name: str) -> TableShard:
-    """Returns what was registered for a table; by default it is whole."""
-    return _get_registered().get(name) or TableShard(name)
+    lists: dict[str, dict[TableShard, str]] = {}
+    for entry in tables:
+        lists.setdefault(entry.config.snapshot_format.shard_list, {})[entry.shard] = entry.file
+    for name, file_of_shard in lists.items():
+        write_list(asset_dir + name, file_of_shard)
 
 
 def write_list(path: str, file_of_shard: Mapping[TableShard, str]) -> None:
-    """Writes which files hold the tables.
+    """Writes which files hold the tables of one kind.
 
     Args:
         path: Where the list goes, beside the files.
@@ -94,43 +80,134 @@ def read_list(path: str) -> dict[str, list[str]]:
         raise tf.errors.DataLossError(None, None, f"{path} is damaged: {error}") from error
 
 
-def find_layers(
-    prefix: str,
-    list_name: str,
-    names: Iterable[str],
-    shard: TableShard,
-    find_unlisted: Callable[[str], str],
-) -> tuple[list[str], list[int]]:
-    """Returns the files that a server has to read for a table: a checkpoint's, then its deltas'.
+class SavedTables:
+    """The tables that one save has written; looks at the disk once, and only if asked.
+
+    Args:
+        asset_dir: Where the files are, with a slash at its end.
+    """
+
+    def __init__(self, asset_dir: str) -> None:
+        self.asset_dir = asset_dir
+        self._lists: dict[str, dict[str, list[str]]] = {}
+        self._listings: dict[str, set[str]] = {}
+
+    def find_files(self, entry: Entry) -> list[str]:
+        """Returns what the names of files that can hold rows of a table on its server begin with.
+
+        Raises:
+            ValueError: The save does not have the table.
+            tf.errors.DataLossError: The list of tables is damaged.
+        """
+        files = entry.shard.choose_files(self._get_listed(entry)) or self._find_unlisted(entry)
+        if not files:
+            raise ValueError(
+                f"Unable to find table checkpoint in '{self.asset_dir}' for table: {entry.name}. "
+                "Maybe the model structure has been changed."
+            )
+        return files
+
+    def find_own_file(self, entry: Entry) -> str | None:
+        """Returns what the names of the files of just this table on this server begin with.
+
+        None, if there are none, or if another number of servers has written the table.
+        """
+        files = self._get_listed(entry)
+        if not files:
+            return next(iter(self._find_unlisted(entry)), None)
+        own = files[entry.shard.server] if len(files) == entry.shard.num_servers else None
+        return own if own is not None and self._has(own) else None
+
+    def list_names(self) -> list[str]:
+        """Returns what the names of files begin with, without those of counts, in order."""
+        names = self._list_files(self.asset_dir.rstrip("/"))
+        return sorted(name for name in names if not name.endswith(file_names.META))
+
+    def _read_list(self, entry: Entry) -> dict[str, list[str]]:
+        name = entry.config.snapshot_format.shard_list
+        if name not in self._lists:
+            self._lists[name] = read_list(self.asset_dir + name)
+            _warn_of_shared_files(self._lists[name])
+        return self._lists[name]
+
+    def _get_listed(self, entry: Entry) -> list[str]:
+        """Returns the files of all servers; none, if the list does not have the table."""
+        listed = self._read_list(entry)
+        names = (entry.shard.table, *entry.config.other_names)
+        return next((listed[name] for name in names if name in listed), [])
+
+    def _find_unlisted(self, entry: Entry) -> list[str]:
+        """Returns the file of a save without a list, or with one that does not have the table."""
+        # A file that the list has is that of another table, whatever its name.
+        taken = {file for files in self._read_list(entry).values() for file in files}
+        taken |= {file + file_names.META for file in taken}
+        for name in (entry.name, *entry.config.other_names):
+            for file in file_names.get_possible_names(name):
+                if file not in taken and self._has(file):
+                    return [file]
+        return []
+
+    def _has(self, file: str) -> bool:
+        # A multi table with a slash in its name once had its files in a directory below.
+        directory, stem = os.path.split(self.asset_dir + file)
+        return stem in self._list_files(directory)
+
+    def _list_files(self, directory: str) -> set[str]:
+        """Returns what the names of all files that come in numbered parts begin with."""
+        if directory not in self._listings:
+            files = tf.io.gfile.listdir(directory) if tf.io.gfile.isdir(directory) else []
+            self._listings[directory] = {
+                _SHARD_SUFFIX.sub("", file) for file in files if _SHARD_SUFFIX.search(file)
+            }
+        return self._listings[directory]
+
+
+class SavedLayers:
+    """The tables of a full checkpoint and of the deltas that follow it.
 
     Args:
         prefix: The full checkpoint.
-        list_name: Name of the list in the asset directories.
-        names: Names that the whole table may have there, the best first.
-        shard: The part that is wanted.
-        find_unlisted: Gets the asset directory of a save without a list and returns what the names
-            of the table's files begin with.
-
-    Returns:
-        What the names of the files begin with, and for each the number of its layer: 0 for the
-        full checkpoint, 1 for the first delta, and so on.
 
     Raises:
-        tf.errors.DataLossError: A list is damaged.
+        tf.errors.DataLossError: The list of deltas is damaged.
     """
-    names = list(names)
-    basenames: list[str] = []
-    layers: list[int] = []
-    for layer, saved in enumerate([prefix, *delta_chain.get_prefixes(prefix)]):
-        asset_dir = SaveHelper.get_ckpt_asset_dir(saved)
-        listed = read_list(asset_dir + list_name)
-        known = next((name for name in names if name in listed), None)
-        files = [find_unlisted(asset_dir)] if known is None else shard.choose_files(listed[known])
-        basenames += [asset_dir + file for file in files]
-        layers += [layer] * len(files)
-    return basenames, layers
+
+    def __init__(self, prefix: str) -> None:
+        self._layers = [
+            SavedTables(SaveHelper.get_ckpt_asset_dir(saved))
+            for saved in (prefix, *delta_chain.get_prefixes(prefix))
+        ]
+
+    def find_files(self, entry: Entry) -> tuple[list[str], list[int]]:
+        """Returns the paths that a server has to read for a table, and for each its layer.
+
+        Layer 0 is the full checkpoint, 1 the first delta, and so on. A path is what the names of
+        the files begin with.
+
+        Raises:
+            ValueError: The checkpoint, or a delta, does not have the table.
+            tf.errors.DataLossError: A list of tables is damaged.
+        """
+        paths: list[str] = []
+        layers: list[int] = []
+        for layer, saved in enumerate(self._layers):
+            for file in saved.find_files(entry):
+                paths.append(saved.asset_dir + file)
+                layers.append(layer)
+        return paths, layers
 
 
-def _get_registered() -> dict[str, TableShard]:
-    registered: dict[str, TableShard] = metadata.get_meta(_META_KEY, dict[str, TableShard])
-    return registered
+def _warn_of_shared_files(listed: Mapping[str, list[str]]) -> None:
+    """Says which tables were saved to one file, when a name could stand for two tables."""
+    tables_of_file: dict[str, list[str]] = {}
+    for table, files in listed.items():
+        for file in files:
+            tables_of_file.setdefault(file, []).append(table)
+    for file, tables in tables_of_file.items():
+        if len(tables) > 1:
+            logger.warning(
+                "the tables %s were all saved to %s by an older version of Monolith, so the rows "
+                "of only one of them are there",
+                " and ".join(sorted(tables)),
+                file,
+            )

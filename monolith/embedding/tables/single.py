@@ -36,15 +36,15 @@ from monolith.embedding.tables.inputs import (
     to_step,
 )
 from monolith.embedding.tables.iteration import infer_dim_size
+from monolith.embedding.tables.registry import _HASH_TABLE_GRAPH_KEY
 from monolith.embedding.tables.single_snapshots import (
-    _HASH_TABLE_GRAPH_KEY,
-    _NAME_PREFIX,
-    _TIMEOUT_IN_MS,
     HashTableCheckpointRestorerListener,
     HashTableCheckpointSaverListener,
     HashTableRestorerSaverListener,
 )
+from monolith.embedding.tables.snapshots import _TIMEOUT_IN_MS
 from monolith.embedding.tables.table import (
+    _NAME_PREFIX,
     BaseHashTable,
     HashTable,
     HashTableMetadata,
@@ -100,13 +100,14 @@ def fused_lookup(
         block start, int32 [K * N + 1]; where its floats start, int32 [K * N + 1]; and the ids once
         more, for tables that keep positions.
     """
-    return ops.monolith_hash_table_fused_lookup(
+    rows, splits, id_offsets, row_offsets, indices = ops.monolith_hash_table_fused_lookup(
         list(tables),
         to_ids(ids),
         to_sizes(fused_slot_size),
         to_seconds(req_time),
         num_of_shards=num_of_shards,
     )
+    return rows, splits, id_offsets, row_offsets, indices
 
 
 def fused_apply_gradient(
@@ -142,7 +143,7 @@ def fused_apply_gradient(
     Returns:
         The handles, to depend on.
     """
-    return ops.monolith_hash_table_fused_optimize(
+    handles: list[tf.Tensor] = ops.monolith_hash_table_fused_optimize(
         list(tables),
         to_ids(ids),
         to_ids(indices),
@@ -156,6 +157,7 @@ def fused_apply_gradient(
         num_of_shards=num_of_shards,
         enable_grad_accumulation=enable_grad_accumulation,
     )
+    return handles
 
 
 def hash_table_from_config(

@@ -1,26 +1,32 @@
 """One collisionless embedding table: the object that wraps its handle.
 
-`hash_tables` says how to make one, and how tables live and die.
+`single` says how to make one, and how tables live and die.
 """
 
 import abc
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 from tensorflow.python.framework import ops as framework_ops
 
 from monolith import errors
+from monolith.embedding.tables import registry
 from monolith.embedding.tables.inputs import TensorLike, to_floats, to_ids, to_seconds, to_step
-from monolith.embedding.tables.single_snapshots import _HASH_TABLE_GRAPH_KEY
+from monolith.embedding.tables.registry import _HASH_TABLE_GRAPH_KEY
 from monolith.graph import metadata as graph_meta
 from monolith.native import ops
 from monolith.proto import hash_table_ops_pb2
 
 # The learning rates of a table's segments, or what computes them when they are needed.
 LearningRates: TypeAlias = tf.Tensor | Callable[[], tf.Tensor] | None
+
+_NAME_PREFIX = "MonolithHashTable_"
+_SERVER_SUFFIX = re.compile(r"_\d+$", re.ASCII)
+_ASSIGN_SIGNATURE = "hashtable_assign"
 
 _OptionalBool = hash_table_ops_pb2.HashTableProto
 _TO_OPTIONAL_BOOL = {
@@ -83,7 +89,7 @@ class BaseHashTable(abc.ABC):
         """The width of the rows."""
 
 
-class HashTable(BaseHashTable):
+class HashTable(BaseHashTable, registry.Table):
     """One table on one device. `hash_table_from_config` makes one from a config.
 
     Args:
@@ -101,6 +107,8 @@ class HashTable(BaseHashTable):
     Raises:
         ValueError: The graph has a table of this name.
     """
+
+    COLLECTION = _HASH_TABLE_GRAPH_KEY
 
     def __init__(
         self,
@@ -133,10 +141,9 @@ class HashTable(BaseHashTable):
         self._learning_rates = learning_rate_tensor
         self._saver_parallel = saver_parallel
         self._extra_restore_names = list(extra_restore_names or [])
-        self.export_share_embedding: bool | None = None
         if not tf.executing_eagerly():
             metadata.tensor_table_to_obj_dict[table.ref()] = self
-            tf.compat.v1.add_to_collection(_HASH_TABLE_GRAPH_KEY, self)
+        registry.add(self)
 
     def _init_from_proto(
         self, table_proto: hash_table_ops_pb2.HashTableProto, import_scope: str | None
@@ -173,8 +180,28 @@ class HashTable(BaseHashTable):
         return self._table
 
     @property
+    def handle(self) -> tf.Tensor:
+        return self._table
+
+    @property
     def name(self) -> str:
         return self._shared_name
+
+    @property
+    def config(self) -> registry.TableConfig:
+        return registry.TableConfig(
+            table_names=(self.name,),
+            dims=(self._dim_size,),
+            expire_times=self._slot_expire_time_config,
+            snapshot_format=registry.SINGLE_FORMAT,
+            other_names=tuple(self._find_other_names()),
+            export_share_embedding=self.export_share_embedding,
+        )
+
+    @property
+    def initializer(self) -> None:
+        """None: whoever uses the handle makes the table."""
+        return None
 
     @property
     def extra_restore_names(self) -> list[str]:
@@ -331,6 +358,23 @@ class HashTable(BaseHashTable):
         """Returns the number of rows, an int64 scalar."""
         return ops.monolith_hash_table_size(self._table)
 
+    def sizes(self) -> tf.Tensor:
+        """Returns the number of rows, int64 [1]."""
+        return tf.reshape(self.size(), [1])
+
+    def make_assign_call(self) -> registry.AssignCall:
+        """Adds what overwrites rows of a model that serves to the default graph."""
+        ids = tf.compat.v1.placeholder(tf.int64, [None])
+        rows = tf.compat.v1.placeholder(tf.float32, [None, self._dim_size])
+        with tf.control_dependencies([self.assign(ids, rows).as_op()]):
+            result = tf.size(ids)
+        # One call for all tables: the names of its arguments tell which is whose.
+        return registry.AssignCall(
+            _ASSIGN_SIGNATURE,
+            {f"{self.name}_id": ids, f"{self.name}_value": rows},
+            {f"{self.name}_result": result},
+        )
+
     def save_as_tensor(
         self,
         shard_idx: TensorLike,
@@ -386,6 +430,15 @@ class HashTable(BaseHashTable):
     ) -> "HashTable":
         """Finds a table again in the default graph, which may have been imported."""
         return HashTable(table_proto=table_proto, import_scope=import_scope)
+
+    def _find_other_names(self) -> Iterator[str]:
+        server = _SERVER_SUFFIX.search(self.name)
+        for name in self._extra_restore_names:
+            yield name
+            # Other names of a merged table come without what the factory adds around them.
+            if server:
+                yield _NAME_PREFIX + name + server.group()
+            yield _NAME_PREFIX + name
 
     def _after(self, handle: tf.Tensor) -> "HashTable":
         copied = copy.copy(self)

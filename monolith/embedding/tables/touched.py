@@ -10,10 +10,8 @@ import logging
 
 import tensorflow as tf
 
-from monolith.embedding.tables import multi_snapshots as multi
-from monolith.embedding.tables import shards
-from monolith.embedding.tables import single_snapshots as single
-from monolith.embedding.tables.single_snapshots import run_with_timeout
+from monolith.embedding.tables import registry, shards
+from monolith.embedding.tables.snapshots import run_with_timeout
 from monolith.embedding.tables.touched_keys import TOUCHED_KEY_SET_CAPACITY
 from monolith.native import ops
 
@@ -29,35 +27,24 @@ class TouchedTables:
     """
 
     def __init__(self, capacity: int = TOUCHED_KEY_SET_CAPACITY) -> None:
-        singles = tf.compat.v1.get_collection(single._HASH_TABLE_GRAPH_KEY)
-        multis = tf.compat.v1.get_collection(multi._MULTI_HASH_TABLE_GRAPH_KEY)
-        # The lists beside the files, by name: which file is whose.
-        self._lists = {
-            single.SHARD_LIST: {
-                shards.get_shard(t.name): single._file_prefix(t.name) for t in singles
-            },
-            multi.SHARD_LIST: {shards.get_shard(t.shared_name): t.shared_name for t in multis},
-        }
+        self._tables = registry.get_tables()
         self._directory = tf.compat.v1.placeholder(tf.string, [])
         self._tracks, self._gathers, self._saves, self._forgets = [], [], [], []
-        tables = [
-            (t.table, single._file_prefix(t.name), "", t._slot_expire_time_config) for t in singles
-        ] + [
-            (t.handle, t.shared_name, multi.COMPRESSION, t._slot_expire_time_config) for t in multis
-        ]
-        for handle, file, compression, expire_times in tables:
-            with tf.device(handle.device):
-                self._tracks.append(ops.monolith_table_track_touched(handle, capacity=capacity))
-                self._gathers.append(ops.monolith_table_gather_touched(handle))
+        for entry in self._tables:
+            with tf.device(entry.handle.device):
+                self._tracks.append(
+                    ops.monolith_table_track_touched(entry.handle, capacity=capacity)
+                )
+                self._gathers.append(ops.monolith_table_gather_touched(entry.handle))
                 self._saves.append(
                     ops.monolith_table_save_touched(
-                        handle,
-                        tf.strings.join([self._directory, file]),
-                        compression=compression,
-                        slot_expire_time_config=expire_times,
+                        entry.handle,
+                        tf.strings.join([self._directory, entry.file]),
+                        compression=entry.config.snapshot_format.compression,
+                        slot_expire_time_config=entry.config.expire_times,
                     )
                 )
-                self._forgets.append(ops.monolith_table_forget_touched(handle))
+                self._forgets.append(ops.monolith_table_forget_touched(entry.handle))
 
     def track(self, session: tf.compat.v1.Session) -> None:
         """Has the tables remember which rows change; does nothing to those that do already."""
@@ -81,9 +68,7 @@ class TouchedTables:
         """
         tf.io.gfile.makedirs(asset_dir)
         run_with_timeout(session, self._saves, {self._directory: asset_dir})
-        for name, file_of_shard in self._lists.items():
-            if file_of_shard:
-                shards.write_list(asset_dir + name, file_of_shard)
+        shards.write_lists(asset_dir, self._tables)
 
     def forget(self, session: tf.compat.v1.Session) -> None:
         """Lets the tables forget what was gathered, since it is safe now."""

@@ -24,9 +24,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.python.lib.io import file_io
 
-from monolith.embedding.tables import iteration, single
-from monolith.embedding.tables.multi_snapshots import _MULTI_HASH_TABLE_GRAPH_KEY
-from monolith.embedding.tables.single_snapshots import _HASH_TABLE_GRAPH_KEY
+from monolith.embedding.tables import iteration, registry, single
 from monolith.proto import ckpt_info_pb2
 
 logger = logging.getLogger(__name__)
@@ -38,8 +36,8 @@ _TIMEOUT_IN_MS = 30 * 60 * 1000
 class FidSlotCountSaverListener(tf.compat.v1.train.CheckpointSaverListener):
     """Counts the ids of each slot in all hash tables of the graph before a save.
 
-    Make it after the tables. If there are multi hash tables it does nothing: those write their own
-    counts, by feature, to the same file. Slots beyond the last, 102399, are counted as the last.
+    Make it after the tables. If saves of some tables count rows by feature it does nothing: that
+    goes to the same file. Slots beyond the last, 102399, are counted as the last.
 
     Args:
         model_dir: Where the file goes.
@@ -51,17 +49,17 @@ class FidSlotCountSaverListener(tf.compat.v1.train.CheckpointSaverListener):
     def __init__(self, model_dir: str) -> None:
         self._model_dir = model_dir
         self._counters: list[_DeviceCounter] = []
-        if tf.compat.v1.get_collection(_MULTI_HASH_TABLE_GRAPH_KEY):
+        tables = registry.get_tables()
+        if any(entry.config.snapshot_format.counts_features for entry in tables):
             return
-        tables = tf.compat.v1.get_collection(_HASH_TABLE_GRAPH_KEY)
         if not tables:
             raise ValueError(
                 "Unable to find hash tables. It may be caused by creating the listener before "
                 "calling model_fn"
             )
-        by_device: dict[str, list[single.HashTable]] = {}
-        for table in tables:
-            by_device.setdefault(table.table.device, []).append(table)
+        by_device: dict[str, list[Any]] = {}
+        for entry in tables:
+            by_device.setdefault(entry.handle.device, []).append(entry.table)
         self._counters = [_DeviceCounter(*item) for item in by_device.items()]
 
     def before_save(self, session: tf.compat.v1.Session, global_step_value: int) -> None:
@@ -88,7 +86,7 @@ class FidSlotCountSaverListener(tf.compat.v1.train.CheckpointSaverListener):
 class _DeviceCounter:
     """The counts of the tables on one device, kept there, so that no ids travel."""
 
-    def __init__(self, device: str, tables: list[single.HashTable]) -> None:
+    def __init__(self, device: str, tables: list[Any]) -> None:
         with tf.device(device):
             # In no collection: it is neither saved nor initialized with the model.
             counter = tf.compat.v1.Variable(

@@ -30,8 +30,7 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.data.auc import auc
-from monolith.embedding.tables.multi_snapshots import _MULTI_HASH_TABLE_GRAPH_KEY
-from monolith.embedding.tables.single_snapshots import _HASH_TABLE_GRAPH_KEY
+from monolith.embedding.tables import registry
 from monolith.graph import metadata
 from monolith.model.heads import TRAINED_HEADS, Head
 
@@ -131,7 +130,10 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
             "preds": [head.pred for head in with_auc],
             "labels": [head.label for head in with_auc],
         }
-        self._row_names, self._row_counts = _make_row_counts()
+        tables = registry.get_tables()
+        # Those of each server apart.
+        self._row_names = [entry.config.table_names for entry in tables]
+        self._row_counts = [entry.table.sizes() for entry in tables]
 
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
@@ -187,7 +189,7 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         elapsed_sec = now_sec - self._start_sec
         rows: collections.Counter[str] = collections.Counter()
         for names, numbers in zip(self._row_names, counts, strict=True):
-            rows.update(dict(zip(names, map(int, np.atleast_1d(numbers)), strict=True)))
+            rows.update(dict(zip(names, map(int, numbers), strict=True)))
         trained = step - self._start_step if self._start_step is not None else 0
         left = None
         if self._total_steps is not None and trained > 0:
@@ -223,14 +225,6 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
             self._live = rich.live.Live(console=self._console, auto_refresh=False)
             self._live.start()
         self._live.update(_draw(status), refresh=True)
-
-
-def _make_row_counts() -> tuple[list[list[str]], list[tf.Tensor]]:
-    """Returns names of tables and their numbers of rows, those of each server apart."""
-    multi = tf.compat.v1.get_collection(_MULTI_HASH_TABLE_GRAPH_KEY)
-    single = tf.compat.v1.get_collection(_HASH_TABLE_GRAPH_KEY)
-    names = [table.table_names for table in multi] + [[table.name] for table in single]
-    return names, [table.sizes() for table in multi] + [table.size() for table in single]
 
 
 def _draw(status: Status) -> rich.text.Text:

@@ -14,8 +14,8 @@ import tensorflow as tf
 from monolith import errors
 from monolith.embedding import entry, filters
 from monolith.embedding.sharding import factory
+from monolith.embedding.tables import registry
 from monolith.embedding.tables.inputs import TensorLike, to_floats, to_ids
-from monolith.embedding.tables.multi_snapshots import _MULTI_HASH_TABLE_GRAPH_KEY
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
 from monolith.graph import export_mode
 from monolith.proto import embedding_hash_table_pb2 as proto
@@ -212,8 +212,9 @@ def _create_tables_with_session() -> None:
     from, and takes a session without them for one that will never be ready.
     """
     keys = tf.compat.v1.GraphKeys
-    for table in tf.compat.v1.get_collection(_MULTI_HASH_TABLE_GRAPH_KEY):
-        tf.compat.v1.add_to_collection(keys.TABLE_INITIALIZERS, table.initializer)
+    for initializer in [known.table.initializer for known in registry.get_tables()]:
+        if initializer is not None:
+            tf.compat.v1.add_to_collection(keys.TABLE_INITIALIZERS, initializer)
 
 
 def _concat(tensors: list[tf.Tensor]) -> tf.Tensor:

@@ -15,10 +15,7 @@ from monolith import errors
 from monolith.checkpoint import dense_reload, saver
 from monolith.checkpoint.restore_hook import CheckpointRestorerHook, CheckpointRestorerListener
 from monolith.embedding import filters
-from monolith.embedding.tables.multi_snapshots import (
-    MultiHashTableCheckpointRestorerListener,
-)
-from monolith.embedding.tables.single_snapshots import HashTableCheckpointRestorerListener
+from monolith.embedding.tables.snapshots import TableRestorerListener
 from monolith.graph import mode_keys
 from monolith.model.task import NativeTask
 from monolith.training.config.job import CpuTrainingConfig
@@ -84,8 +81,7 @@ class TrainingHooks:
         config = self._config
         basename = os.path.join(self._model_dir, save.CHECKPOINT_BASENAME)
         listeners: list[CheckpointRestorerListener] = [
-            HashTableCheckpointRestorerListener(basename, self._ps_monitor),
-            MultiHashTableCheckpointRestorerListener(basename, self._ps_monitor),
+            TableRestorerListener(basename, self._ps_monitor),
             filters.HashFilterCheckpointRestorerListener(
                 basename,
                 self._hash_filters,

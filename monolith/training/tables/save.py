@@ -20,14 +20,7 @@ from monolith.checkpoint.state import MONOLITH_CKPT_STATE_FILE_NAME, get_monolit
 from monolith.core.hyperparams import Params
 from monolith.embedding import filters
 from monolith.embedding.tables.incremental import IncrementalCheckpointSaverHook
-from monolith.embedding.tables.multi_snapshots import (
-    MultiHashTableCheckpointSaverListener,
-    MultiHashTableRestorerSaverListener,
-)
-from monolith.embedding.tables.single_snapshots import (
-    HashTableCheckpointSaverListener,
-    HashTableRestorerSaverListener,
-)
+from monolith.embedding.tables.snapshots import TableRestorerSaverListener, TableSaverListener
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.controller.barrier import BarrierOp
 from monolith.training.controller.server import ServerHook
@@ -228,8 +221,7 @@ def _create_save_listeners(
     config = context.config
     basename = os.path.join(context.model_dir, CHECKPOINT_BASENAME)
     listeners: list[tf.compat.v1.train.CheckpointSaverListener] = [
-        HashTableCheckpointSaverListener(basename),
-        MultiHashTableCheckpointSaverListener(basename, write_ckpt_info=True),
+        TableSaverListener(basename, write_ckpt_info=True),
         filters.HashFilterCheckpointSaverListener(
             basename, context.hash_filters, context.enable_hash_filter, enable_save_restore=True
         ),
@@ -238,8 +230,7 @@ def _create_save_listeners(
     if config.enable_model_ckpt_info:
         listeners.append(FidSlotCountSaverListener(context.model_dir))
     if config.feature_eviction_on_save:
-        listeners.append(HashTableRestorerSaverListener(basename))
-        listeners.append(MultiHashTableRestorerSaverListener(basename))
+        listeners.append(TableRestorerSaverListener(basename))
     return listeners
 
 

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from monolith.embedding.tables import shards
-from monolith.embedding.tables.shards import TableShard
+from monolith.embedding.tables.registry import TableShard
 
 
 @pytest.mark.parametrize("num_saved", [1, 2, 3, 4, 5, 6])
@@ -44,12 +44,3 @@ def test_damaged_list_is_named(tmp_path, content):
     path.write_text(content)
     with pytest.raises(tf.errors.DataLossError, match=r"list\.json is damaged"):
         shards.read_list(str(path))
-
-
-def test_a_table_is_whole_unless_registered():
-    with tf.Graph().as_default():
-        shards.register("user_1", TableShard("user", 1, 2))
-        assert shards.get_shard("user_1") == TableShard("user", 1, 2)
-        assert shards.get_shard("item_1") == TableShard("item_1", 0, 1)
-    with tf.Graph().as_default():
-        assert shards.get_shard("user_1") == TableShard("user_1")

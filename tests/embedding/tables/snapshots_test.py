@@ -1,0 +1,203 @@
+"""Both kinds of tables beside checkpoints: one listener saves all, one restores all."""
+
+import json
+import logging
+import os
+import pathlib
+
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+
+from monolith import testing
+from monolith.embedding.tables import multi, registry, single, snapshots
+from monolith.proto import ckpt_info_pb2
+
+pytestmark = pytest.mark.usefixtures("graph_mode")
+
+ODD_NAMES = [
+    *("a/b", "a-b", "a:b", "a%2Fb", "t", "t.meta", "t.meta.meta", "my table", "50%", "..", "*"),
+    *("用户", "x" * 1000, "x" * 1000 + "y"),
+]
+
+
+@pytest.fixture
+def basename(tmp_path) -> str:
+    return str(tmp_path / "model.ckpt")
+
+
+def make_single(name):
+    return single.test_hash_table(1, name_suffix=name)
+
+
+def make_multi(name):
+    config = testing.generate_test_hash_table_config(1, learning_rate=0.1)
+    return multi.MultiHashTable.from_configs({"f": config}, name_suffix=name)
+
+
+def assign(table, value):
+    """Gives the row of id 7 a value."""
+    if isinstance(table, single.HashTable):
+        return table.assign([7], [[value]]).as_op()
+    return table.assign({"f": ([7], [[value]])}).as_op()
+
+
+def lookup(table):
+    if isinstance(table, single.HashTable):
+        return table.lookup([7])[0, 0]
+    return table.lookup({"f": [7]})["f"][0, 0]
+
+
+def save(make_table, names, basename, step=1):
+    """Saves a table of each name; the value in a table is its place among the names."""
+    with tf.Graph().as_default():
+        writes = [assign(make_table(name), float(i + 1)) for i, name in enumerate(names)]
+        listener = snapshots.TableSaverListener(basename)
+        with tf.compat.v1.Session() as session:
+            initialize(session)
+            session.run(writes)
+            listener.before_save(session, step)
+
+
+def restore(make_table, names, basename, step=1):
+    """Returns the values of tables that are restored."""
+    with tf.Graph().as_default():
+        values = [lookup(make_table(name)) for name in names]
+        listener = snapshots.TableRestorerListener(basename)
+        with tf.compat.v1.Session() as session:
+            listener._restore_from_path_prefix(session, f"{basename}-{step}")
+            return session.run(values)
+
+
+def initialize(session):
+    resources = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.RESOURCES)
+    session.run([resource.create for resource in resources])
+
+
+def assets(basename, step=1) -> pathlib.Path:
+    return pathlib.Path(f"{basename}-{step}.assets")
+
+
+def rename_files(directory, old, new):
+    """Gives the files of a table the name that a version from before would have chosen."""
+    for path in list(directory.glob(f"{old}*-of-*")):
+        target = directory / path.name.replace(old, new, 1)
+        target.parent.mkdir(exist_ok=True)
+        path.rename(target)
+
+
+class TestNames:
+    @pytest.mark.parametrize("make_table", [make_single, make_multi])
+    def test_a_slash_and_a_dash_are_two_tables(self, basename, make_table):
+        save(make_table, ["a/b", "a-b"], basename)
+        assert restore(make_table, ["a/b", "a-b"], basename) == [1, 2]
+
+    @pytest.mark.parametrize("make_table", [make_single, make_multi])
+    def test_a_table_may_be_called_as_the_counts_of_another(self, basename, make_table):
+        save(make_table, ["t", "t.meta"], basename)
+        assert restore(make_table, ["t", "t.meta"], basename) == [1, 2]
+
+    @pytest.mark.parametrize("make_table", [make_single, make_multi])
+    def test_any_name_will_do(self, basename, make_table):
+        save(make_table, ODD_NAMES, basename)
+        restored = restore(make_table, ODD_NAMES, basename)
+        assert restored == [i + 1 for i in range(len(ODD_NAMES))]
+        assert not any(path.is_dir() for path in assets(basename).iterdir())
+
+    def test_a_table_may_be_called_as_a_filter(self, basename):
+        handle = make_single("t").table
+        single.HashTable(table=handle, shared_name="hash_filter_0", dim_size=1)
+        entry = registry.get_tables()[-1]
+        assert entry.name == "hash_filter_0"
+        assert not entry.file.startswith("hash_filter_")
+
+
+class TestOldSnapshots:
+    def test_a_list_leads_to_files_with_old_names(self, basename):
+        save(make_single, ["a/b", "c"], basename)
+        rename_files(assets(basename), "MonolithHashTable_a%2Fb", "MonolithHashTable_a-b")
+        path = assets(basename) / "hash_table_shards.json"
+        path.write_text(path.read_text().replace("%2F", "-"))
+        assert restore(make_single, ["a/b", "c"], basename) == [1, 2]
+
+    def test_without_a_list_files_are_found_by_their_old_names(self, basename):
+        save(make_single, ["a/b:c"], basename)
+        rename_files(assets(basename), "MonolithHashTable_a%2Fb%3Ac", "MonolithHashTable_a-b-c")
+        (assets(basename) / "hash_table_shards.json").unlink()
+        assert restore(make_single, ["a/b:c"], basename) == [1]
+
+    def test_a_multi_table_with_a_slash_was_in_a_directory_below(self, basename):
+        save(make_multi, ["a/b"], basename)
+        old = "MonolithMultiHashTable_a/b"
+        rename_files(assets(basename), "MonolithMultiHashTable_a%2Fb", old)
+        (assets(basename) / "multi_hash_table_shards.json").unlink()
+        assert restore(make_multi, ["a/b"], basename) == [1]
+
+    def test_a_file_that_the_list_gives_to_another_table_is_not_taken(self, basename):
+        save(make_single, ["a-b"], basename)
+        # Without a list, this is the file that a/b had.
+        with pytest.raises(ValueError, match="for table: MonolithHashTable_a/b"):
+            restore(make_single, ["a/b"], basename)
+
+    def test_counts_are_not_taken_for_a_table(self, basename):
+        save(make_single, ["t"], basename)
+        with pytest.raises(ValueError, match=r"for table: MonolithHashTable_t\.meta"):
+            restore(make_single, ["t.meta"], basename)
+
+    def test_tables_that_shared_a_file_are_named(self, basename, caplog):
+        save(make_single, ["a-b"], basename)
+        path = assets(basename) / "hash_table_shards.json"
+        listed = json.loads(path.read_text())
+        listed["tables"]["MonolithHashTable_a/b"] = ["MonolithHashTable_a-b"]
+        path.write_text(json.dumps(listed))
+        with caplog.at_level(logging.WARNING):
+            assert restore(make_single, ["a/b", "a-b"], basename) == [1, 1]
+        (message,) = [record.getMessage() for record in caplog.records]
+        assert "MonolithHashTable_a-b and MonolithHashTable_a/b" in message
+
+
+class TestAllTables:
+    def test_one_listener_saves_and_one_restores_both_kinds(self, basename, tmp_path):
+        tables = [make_single("s"), make_multi("m")]
+        writes = [assign(table, 2.0) for table in tables]
+        others = [assign(table, 9.0) for table in tables]
+        values = [lookup(table) for table in tables]
+        saver = snapshots.TableSaverListener(basename)
+        restorer = snapshots.TableRestorerListener(basename)
+        with tf.compat.v1.Session() as session:
+            initialize(session)
+            session.run(writes)
+            saver.before_save(session, 3)
+            session.run(others)
+            restorer._restore_from_path_prefix(session, f"{basename}-3")
+            assert session.run(values) == [2, 2]
+        names = os.listdir(assets(basename, 3))
+        assert {"hash_table_shards.json", "multi_hash_table_shards.json"} <= set(names)
+        info = text_format.Parse((tmp_path / "ckpt.info-3").read_text(), ckpt_info_pb2.CkptInfo())
+        assert dict(info.feature_counts) == {"f": 1}
+
+    def test_tables_after_a_save_are_those_of_the_save(self, basename):
+        tables = [make_single("s"), make_multi("m")]
+        writes = [assign(table, 2.0) for table in tables]
+        others = [assign(table, 9.0) for table in tables]
+        values = [lookup(table) for table in tables]
+        saver = snapshots.TableSaverListener(basename)
+        restorer = snapshots.TableRestorerSaverListener(basename)
+        with tf.compat.v1.Session() as session:
+            initialize(session)
+            session.run(writes)
+            saver.before_save(session, 3)
+            session.run(others)
+            restorer.after_save(session, 3)
+            assert session.run(values) == [2, 2]
+
+    def test_nothing_is_restored_if_one_table_is_missing(self, basename):
+        save(make_single, ["s"], basename)
+        save(make_multi, ["m"], basename)
+        tables = [make_single("s"), make_multi("other")]
+        values = [lookup(tables[0])]
+        listener = snapshots.TableRestorerListener(basename)
+        with tf.compat.v1.Session() as session:
+            with pytest.raises(ValueError, match="MonolithMultiHashTable_other"):
+                listener._restore_from_path_prefix(session, f"{basename}-1")
+            assert session.run(values) == [0]
