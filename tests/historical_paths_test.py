@@ -1,4 +1,7 @@
-"""The historical module paths: one table, and the same module object under both names."""
+"""The historical module paths: one table, and the same module object under both names.
+
+Covers monolith/native_training/__init__.py.
+"""
 
 import importlib
 import json

@@ -1,6 +1,8 @@
 """The wheel that `pip install .` makes: what is in it, and that it works away from the checkout.
 
 Functions rather than classes: pytest-xdist keeps them in one process, which builds one wheel.
+
+Covers monolith/version.py.
 """
 
 import email.message

@@ -1,4 +1,7 @@
-"""The public surface: a change of it is a change of the list below, in the same commit."""
+"""The public surface: a change of it is a change of the list below, in the same commit.
+
+Covers monolith/__init__.py.
+"""
 
 import importlib
 import inspect

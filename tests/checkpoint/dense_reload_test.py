@@ -1,4 +1,7 @@
-"""Starting a changed model from the checkpoint of the old one."""
+"""Starting a changed model from the checkpoint of the old one.
+
+Covers monolith/checkpoint/custom_restore.py.
+"""
 
 import os
 

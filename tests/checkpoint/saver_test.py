@@ -1,4 +1,7 @@
-"""The saver does all that TensorFlow's does, and restores what was saved."""
+"""The saver does all that TensorFlow's does, and restores what was saved.
+
+Covers monolith/checkpoint/save.py and monolith/checkpoint/saver_builder.py.
+"""
 
 import os
 import pathlib

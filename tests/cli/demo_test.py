@@ -1,4 +1,7 @@
-"""`monolith demo` as a user meets it: in a terminal, stopped by Ctrl-C, and gone on with."""
+"""`monolith demo` as a user meets it: in a terminal, stopped by Ctrl-C, and gone on with.
+
+Covers monolith/cli/demo_model.py.
+"""
 
 import contextlib
 import fcntl

@@ -1,6 +1,8 @@
 """The cases of the seed: Consul and ZooKeeper through fakes, TF_CONFIG.
 
 ZooKeeper's cases run a second time against a real server, in `RealZKServiceDiscoveryTest`.
+
+Covers monolith/cluster/discovery_base.py.
 """
 
 import collections

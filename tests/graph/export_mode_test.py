@@ -1,4 +1,7 @@
-"""Whether a model is being exported, and what is collected meanwhile."""
+"""Whether a model is being exported, and what is collected meanwhile.
+
+Covers monolith/core/export_marker.py.
+"""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,7 @@
-"""What a model function hands back."""
+"""What a model function hands back.
+
+Covers monolith/graph/mode_keys.py.
+"""
 
 import pytest
 import tensorflow as tf

@@ -2,6 +2,8 @@
 
 Processes are killed at random instants and at each point of the protocol of a save; what the next
 one restores is compared with what was saved. Bytes are flipped, the disk runs full.
+
+Covers monolith/checkpoint/failpoints.py.
 """
 
 import concurrent.futures

@@ -1,4 +1,7 @@
-"""The user's face of a model: params as attributes, features, slots, lookups and layouts."""
+"""The user's face of a model: params as attributes, features, slots, lookups and layouts.
+
+Covers monolith/model/lookup.py.
+"""
 
 import copy
 import hashlib

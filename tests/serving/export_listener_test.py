@@ -5,7 +5,6 @@ import pathlib
 
 import pytest
 import tensorflow as tf
-from google.protobuf import text_format
 
 from monolith.core import metrics
 from monolith.graph.signatures import ServingInputReceiver
@@ -214,26 +213,3 @@ class TestListener:
     def test_historical_paths(self):
         assert export_hooks is export_listener
         assert export_state_utils is export_state
-
-
-class TestState:
-    def test_missing_file_is_an_empty_state(self, tmp_path):
-        state = export_state.get_export_saver_listener_state(str(tmp_path))
-        assert state == export_pb2.ServingModelState()
-
-    def test_round_trip(self, tmp_path):
-        state = export_pb2.ServingModelState()
-        state.entries.add(export_dir="exported/1", global_step=5)
-        for _ in range(2):  # The second time, the file is there already.
-            export_state.overwrite_export_saver_listener_state(str(tmp_path / "new"), state)
-        assert os.listdir(tmp_path / "new") == ["ExportSaverListenerState"]
-        text = (tmp_path / "new" / "ExportSaverListenerState").read_text()
-        assert text == 'entries {\n  export_dir: "exported/1"\n  global_step: 5\n}\n'
-        assert export_state.get_export_saver_listener_state(str(tmp_path / "new")) == state
-
-    def test_damaged_file_is_named(self, tmp_path):
-        (tmp_path / "ExportSaverListenerState").write_text("entries {")
-        with pytest.raises(
-            text_format.ParseError, match=r"ExportSaverListenerState does not say .* Repair or"
-        ):
-            export_state.get_export_saver_listener_state(str(tmp_path))

@@ -1,4 +1,7 @@
-"""Exported models: real checkpoints of real tables go in, and loaded models give the same rows."""
+"""Exported models: real checkpoints of real tables go in, and loaded models give the same rows.
+
+Covers monolith/serving/export_tables.py.
+"""
 
 import os
 import pathlib

@@ -1,4 +1,7 @@
-"""Prefetch queues: the historical cases, how threads end, and that nothing is lost."""
+"""Prefetch queues: the historical cases, how threads end, and that nothing is lost.
+
+Covers monolith/tensor/queues.py.
+"""
 
 import threading
 

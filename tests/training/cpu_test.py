@@ -1,4 +1,8 @@
-"""Local training of small tasks, over one multi table and over merged tables."""
+"""Local training of small tasks, over one multi table and over merged tables.
+
+Covers monolith/training/tables/collect.py, monolith/training/tables/create.py,
+monolith/training/tables/hooks.py and monolith/training/tables/training.py.
+"""
 
 import json
 import math

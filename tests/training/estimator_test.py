@@ -1,4 +1,7 @@
-"""The user's estimator, for real: train, evaluate, predict, go on, export; and its settings."""
+"""The user's estimator, for real: train, evaluate, predict, go on, export; and its settings.
+
+Covers monolith/training/config/run.py.
+"""
 
 import dataclasses
 import json

@@ -1,4 +1,7 @@
-"""A training step: gradients of variables and rows, clipping, updates, the global step."""
+"""A training step: gradients of variables and rows, clipping, updates, the global step.
+
+Covers monolith/embedding/features/clipping.py.
+"""
 
 import collections
 

@@ -1,4 +1,7 @@
-"""Slots, slices and columns."""
+"""Slots, slices and columns.
+
+Covers monolith/native_training/legacy/feature.py.
+"""
 
 import dataclasses
 

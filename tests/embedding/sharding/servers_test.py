@@ -1,4 +1,7 @@
-"""Tables on two real parameter servers, seen as one table."""
+"""Tables on two real parameter servers, seen as one table.
+
+Covers monolith/embedding/sharding/learning_rates.py and monolith/embedding/sharding/remote.py.
+"""
 
 import collections
 import functools

@@ -1,4 +1,7 @@
-"""Deltas between full checkpoints: what they hold, and what a restore makes of them."""
+"""Deltas between full checkpoints: what they hold, and what a restore makes of them.
+
+Covers monolith/checkpoint/deltas.py.
+"""
 
 import os
 import pathlib

@@ -1,4 +1,7 @@
-"""Many tables in one resource."""
+"""Many tables in one resource.
+
+Covers monolith/embedding/tables/multi_snapshots.py.
+"""
 
 import time
 

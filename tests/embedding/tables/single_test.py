@@ -1,4 +1,7 @@
-"""One embedding table: reading, writing, updating, and what a meta graph keeps of it."""
+"""One embedding table: reading, writing, updating, and what a meta graph keeps of it.
+
+Covers monolith/embedding/tables/table.py.
+"""
 
 import numpy as np
 import pytest

@@ -68,24 +68,6 @@ class UtilsTest(unittest.TestCase):
 
 
 class TestGradients:
-    def test_order_follows_xs(self):
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            a, b, unused = tf.constant(2.0), tf.constant(3.0), tf.constant(4.0)
-            y, z = a * b, 5.0 * b
-            pairs = [(tf.constant(1.0), y), (tf.constant(10.0), z)]
-            db, da, nothing = graph.propagate_back_gradients(pairs, [b, a, unused])
-            # d(ab)/da = b; d(ab)/db + 10 * d(5b)/db = a + 50
-            assert session.run([da, db]) == [3.0, 52.0]
-            assert nothing is None
-
-    def test_invalid_variable(self):
-        with tf.Graph().as_default():
-            x, y = tf.constant(1.0), tf.constant(2.0)
-            with pytest.raises(RuntimeError) as raised:
-                graph.propagate_back_gradients([(x, y)], [x], {x})
-            assert raised.value.args[0] == "Invalid variables in the input"
-            assert raised.value.args[1] is y
-
     def test_groups_keep_the_order_of_the_keys(self):
         with tf.Graph().as_default():
             xs = [tf.constant(float(i)) for i in range(3)]
@@ -97,38 +79,6 @@ class TestGradients:
                 x is expected for (_, x), expected in zip(grouped["a"], [xs[2], xs[1]], strict=True)
             ] == [True, True]
             assert len(grouped["b"]) == 1
-
-
-class TestDependence:
-    @pytest.fixture
-    def chain(self):
-        """Three ops, each after the one before: by input, then by control dependency."""
-        with tf.Graph().as_default():
-            first = tf.constant(1.0, name="first")
-            second = tf.identity(first, name="second")
-            with tf.control_dependencies([second]):
-                tf.constant(1.0, name="third")
-            tf.constant(1.0, name="apart")
-            yield
-
-    @pytest.mark.usefixtures("chain")
-    def test_dependence_is_transitive(self):
-        with pytest.raises(RuntimeError, match=r"the ops \[apart,third\] depend on ops \[first\]"):
-            graph.check_ops_dependence(["apart", "third"], ["first", "unrelated"])
-
-    @pytest.mark.usefixtures("chain")
-    def test_dependence_has_a_direction(self):
-        graph.check_ops_dependence("first", ["second", "third", "apart"])
-
-    @pytest.mark.usefixtures("chain")
-    def test_names_of_tensors_are_accepted(self):
-        with pytest.raises(RuntimeError, match=r"depend on ops \[second\]"):
-            graph.check_ops_dependence("third:0", "second:0")
-
-    @pytest.mark.usefixtures("chain")
-    def test_unknown_op_is_named(self):
-        with pytest.raises(KeyError, match="nowhere"):
-            graph.check_ops_dependence("nowhere", "first")
 
 
 class TestShapes:

@@ -1,4 +1,7 @@
-"""Finding a controller; the calls themselves are tested with the server."""
+"""Finding a controller; the calls themselves are tested with the server.
+
+Covers monolith/training/controller/files.py.
+"""
 
 import os
 import stat

@@ -1,4 +1,7 @@
-"""The estimator: training, evaluation, prediction, export, and how each of them ends."""
+"""The estimator: training, evaluation, prediction, export, and how each of them ends.
+
+Covers monolith/training/graph/build.py.
+"""
 
 import json
 import os
