@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from monolith import errors
+from monolith.core import directories
 from monolith.graph import devices
 
 _DEFAULT_SAVE_CHECKPOINTS_SECS = 600
@@ -43,6 +44,7 @@ class GraphRunConfig:
 
     Args:
         model_dir: Directory of checkpoints and summaries.
+        summary_dir: Directory of summaries, if it is another one.
         tf_random_seed: Seed of the graphs; None takes another one every time.
         session_config: `ConfigProto` of the sessions; None lets the estimator choose.
         save_summary_steps: Steps between two summaries; None writes none.
@@ -67,6 +69,7 @@ class GraphRunConfig:
         self,
         model_dir: str | os.PathLike[str] | None = None,
         *,
+        summary_dir: str | None = None,
         tf_random_seed: int | None = None,
         session_config: Any = None,
         save_summary_steps: int | None = 100,
@@ -79,6 +82,7 @@ class GraphRunConfig:
         num_local_servers: int = 0,
     ) -> None:
         self._model_dir = None if model_dir is None else os.fspath(model_dir)
+        self._summary_dir = summary_dir
         self._tf_random_seed = tf_random_seed
         self._session_config = session_config
         self._save_summary_steps = save_summary_steps
@@ -95,6 +99,11 @@ class GraphRunConfig:
     def model_dir(self) -> str | None:
         """Directory of checkpoints and summaries."""
         return self._model_dir
+
+    @property
+    def summary_dir(self) -> str | None:
+        """Directory of summaries."""
+        return self._summary_dir or self._model_dir
 
     @property
     def tf_random_seed(self) -> int | None:
@@ -249,6 +258,8 @@ class GraphRunConfig:
             )
         if self._model_dir == "":
             raise errors.ConfigError("model_dir must not be empty; leave it out or name a path.")
+        if self._model_dir is not None:
+            directories.check_path("model_dir", self._model_dir)
 
     def _read_tf_config(self, text: str | None) -> None:
         tf_config = _parse(text) if text else {}
@@ -273,6 +284,7 @@ class GraphRunConfig:
 _SETTINGS = frozenset(
     {
         "model_dir",
+        "summary_dir",
         "tf_random_seed",
         "session_config",
         "save_summary_steps",

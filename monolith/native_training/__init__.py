@@ -155,7 +155,7 @@ HISTORICAL_PATHS: dict[str, str] = {
 # Old paths whose import changed the whole process, and the function of the new home that does so.
 # The homes change nothing when they are imported; code that names the old path relies on it.
 ON_HISTORICAL_IMPORT: dict[str, str] = {
-    f"{_PREFIX}.runner_utils": "install_process_patches",
+    f"{_PREFIX}.runner_utils": "prepare_when_made",
 }
 
 # Packages that only exist as part of an old path, such as `monolith.native_training.hooks`.

@@ -11,19 +11,22 @@ Example:
 """
 
 import contextlib
-import getpass
 import logging
 import os
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from monolith import errors
 from monolith.checkpoint.state import get_monolith_checkpoint_state
+from monolith.core import directories
 from monolith.graph.run_config import GraphRunConfig
 from monolith.model.task import NativeTask
 from monolith.proto import monolith_checkpoint_state_pb2
+from monolith.training import runner
+from monolith.training.config import supported
+from monolith.training.config.cluster import MemberSettings
 from monolith.training.config.job import CpuTrainingConfig, DistributedCpuTrainingConfig
 from monolith.training.graph.estimator import GraphEstimator
 from monolith.training.hooks.feature_dump import FeatureEngineeringSaveHook
@@ -66,6 +69,7 @@ __all__ = [
     "local_train",
     "local_train_internal",
     "make_config_backward_compatible",
+    "make_local_run_config",
     "make_native_task_context",
 ]
 
@@ -118,12 +122,17 @@ def local_train(
         enable_embedding_postpush=enable_embedding_postpush,
         only_feature_engineering=only_feature_engineering,
     )
-    if model_dir is None:
-        model_dir = os.path.join(tempfile.gettempdir(), getpass.getuser(), params.name)
+    default_name = params.name if model_dir is None else None
+    if default_name is not None:
+        model_dir = directories.make_default_model_dir(default_name)
+    assert model_dir is not None
+    directories.check_path("model_dir", model_dir)
     if remove_model_dir_if_exists and tf.io.gfile.exists(model_dir):
         logger.info("removing %s to start anew", model_dir)
         tf.io.gfile.rmtree(model_dir)
-    if only_feature_engineering:
+        if default_name is not None:
+            directories.make_default_model_dir(default_name)
+    if conf.only_feature_engineering:
         local_feature_engineering_internal(params, conf, model_dir, profiling)
         return None
     return local_train_internal(params, conf, model_dir, steps, profiling)
@@ -155,14 +164,23 @@ def local_train_internal(
         errors.ConfigError: The model does not fit its input.
     """
     _check_graph_mode()
+    supported.check_settings(conf)
+    supported.check_local(conf)
+    if conf.only_feature_engineering:
+        raise errors.ConfigError(
+            "`only_feature_engineering` is set, so that nothing is trained; call "
+            "local_feature_engineering_internal, or local_train, which does."
+        )
+    if isinstance(conf, runner.RunnerConfig):
+        runner.prepare_process(conf)
     task = _instantiate(params)
     make_config_backward_compatible(model_dir, conf)
     training = CpuTraining(conf, task)
     save_secs, save_steps = save.get_save_interval(conf, task.p)
     with _profile(model_dir, profiling):
         run_config = make_local_run_config(
-            conf.num_ps,
-            model_dir=model_dir,
+            conf,
+            model_dir,
             # Only for models without embeddings; the others bring a saver of their own.
             save_checkpoints_steps=save_steps,
             save_checkpoints_secs=save_secs,
@@ -189,6 +207,8 @@ def local_feature_engineering_internal(
         profiling: Whether to record a profile for TensorBoard in the model directory.
     """
     _check_graph_mode()
+    supported.check_settings(conf)
+    supported.check_local(conf)
     task = _instantiate(params)
     writer = DistributedCpuTrainingConfig(model_dir=model_dir, index=conf.index)
     with _profile(model_dir, profiling), tf.Graph().as_default():
@@ -202,7 +222,9 @@ def local_feature_engineering_internal(
                 session.run(batch)
 
 
-def make_local_run_config(num_ps: int, **settings: Any) -> GraphRunConfig:
+def make_local_run_config(
+    conf: CpuTrainingConfig, model_dir: str, **settings: Any
+) -> GraphRunConfig:
     """Returns how a job runs that is in this process only; it listens nowhere.
 
     TensorFlow's servers would accept any call on all interfaces, also those that write files, so
@@ -210,20 +232,47 @@ def make_local_run_config(num_ps: int, **settings: Any) -> GraphRunConfig:
     another job and is removed.
 
     Args:
-        num_ps: How many parameter servers there are to be.
+        conf: The job: how many parameter servers there are to be, and, where it could be a member
+            of a cluster, threads and limits of its sessions.
+        model_dir: Where checkpoints are and go.
         settings: Further arguments of `GraphRunConfig`.
     """
-    session_config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
     os.environ.pop(_TF_CONFIG, None)
-    if num_ps > 0:
+    session_config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
+    if conf.num_ps > 0:
         session_config.graph_options.rewrite_options.disable_meta_optimizer = True
     elif len(os.sched_getaffinity(0)) <= _FEW_CORES:
         # To hand an op to another thread takes longer than most ops, and large ones share
         # their work anyway: all run in the thread that calls the session.
         session_config.inter_op_parallelism_threads = -1
+    config = conf if isinstance(conf, MemberSettings) else MemberSettings()
+    _set_threads_and_limits(session_config, config)
     return GraphRunConfig(
-        session_config=session_config, num_local_servers=max(num_ps, 0), **settings
+        model_dir=model_dir,
+        summary_dir=config.tensorboard_log_path or None,
+        session_config=session_config,
+        session_creation_timeout_secs=config.session_creation_timeout_secs,
+        num_local_servers=max(conf.num_ps, 0),
+        **settings,
     )
+
+
+def _set_threads_and_limits(
+    session_config: tf.compat.v1.ConfigProto, config: MemberSettings
+) -> None:
+    # The defaults are made for a cluster's machines; here TensorFlow knows better.
+    if config.intra_op_parallelism_threads != MemberSettings.intra_op_parallelism_threads:
+        session_config.intra_op_parallelism_threads = config.intra_op_parallelism_threads
+    if config.inter_op_parallelism_threads != MemberSettings.inter_op_parallelism_threads:
+        session_config.inter_op_parallelism_threads = config.inter_op_parallelism_threads
+        # Or the number of the first session in the process would count.
+        session_config.use_per_session_threads = True
+    if config.operation_timeout_in_ms > 0:
+        session_config.operation_timeout_in_ms = config.operation_timeout_in_ms
+        # A thread that computes the ops itself cannot give up on them.
+        session_config.inter_op_parallelism_threads = max(
+            0, session_config.inter_op_parallelism_threads
+        )
 
 
 def make_config_backward_compatible(model_dir: str, config: CpuTrainingConfig) -> None:

@@ -15,11 +15,9 @@ Example:
 """
 
 import copy
-import getpass
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -28,7 +26,7 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.checkpoint import manifest
-from monolith.core import metrics
+from monolith.core import directories, metrics
 from monolith.core.export_marker import monolith_export
 from monolith.graph import devices
 from monolith.graph.export_mode import ExportMode
@@ -39,6 +37,7 @@ from monolith.model.heads import EstimatorSpec
 from monolith.model.task import NativeTask
 from monolith.serving.loading import import_saved_model
 from monolith.training import cpu, runner
+from monolith.training.config import supported
 from monolith.training.config.run import RunConfig
 from monolith.training.graph.estimator import GraphEstimator, ServingInputReceiver
 from monolith.training.tables import export, save
@@ -56,14 +55,6 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 RunnerConfig = runner.RunnerConfig
-
-
-# Settings for parts that are not in this package, and what they stand for.
-_UNSUPPORTED = {
-    "enable_model_dump": "a dump of the model as a protobuf",
-    "kafka_topics": "input from Kafka",
-    "unified_serving": "parameter updates for a serving side",
-}
 
 
 @monolith_export
@@ -99,7 +90,11 @@ class Estimator:
             )
         self._profiling = isinstance(conf, RunConfig) and conf.enable_local_profiling
         self._conf = _to_runner_config(conf)
-        _check_supported(self._conf)
+        _check_serving(self._conf)
+        supported.check_settings(self._conf)
+        if self._conf.is_local:
+            supported.check_local(self._conf)
+        runner.prepare_process(self._conf)
         self._model = copy.deepcopy(model)
         self._apply_settings()
         os.environ["TF_GRPC_WORKER_CACHE_THREADS"] = str(self._conf.tf_grpc_worker_cache_threads)
@@ -114,10 +109,8 @@ class Estimator:
 
     @property
     def model_dir(self) -> str:
-        """Directory of checkpoints and summaries."""
-        if self._conf.model_dir:
-            return self._conf.model_dir
-        return os.path.join(tempfile.gettempdir(), getpass.getuser(), self._model.name)
+        """Directory of checkpoints and summaries; the default one is made if it is not there."""
+        return self._conf.model_dir or directories.make_default_model_dir(self._model.name)
 
     def train(
         self,
@@ -126,6 +119,8 @@ class Estimator:
         hooks: Sequence[Hook] | None = None,
     ) -> "Estimator":
         """Trains until the input ends, for some steps, or until a hook asks to stop.
+
+        With `only_feature_engineering` it writes the features of the whole input to files instead.
 
         Args:
             steps: How many steps to train.
@@ -147,6 +142,9 @@ class Estimator:
         _find(model, "train").max_steps = max_steps
         if not conf.is_local:
             self._train_in_cluster(model, conf, hooks)
+            return self
+        if conf.only_feature_engineering:
+            cpu.local_feature_engineering_internal(model, conf, self.model_dir, self._profiling)
             return self
         save.prepare_model_dir(self.model_dir, _find(model, None))
         if max_steps is not None:
@@ -291,9 +289,10 @@ class Estimator:
         """Hands the model what the settings say about it."""
         conf = self._conf
         metrics = _find(self._model, "metrics")
-        for name in ("deep_insight_name", "deep_insight_target", "deep_insight_sample_ratio"):
-            if getattr(conf, name) is not None:
-                metrics[name] = getattr(conf, name)
+        if conf.deep_insight_name is not None:
+            metrics.deep_insight_name = conf.deep_insight_name
+        if conf.deep_insight_target is not None:
+            metrics.deep_insight_target = conf.deep_insight_target
         # Whether metrics are computed is a setting of models only, not of any task.
         params = _find(self._model, None)
         if "disable_native_metrics" in params and params.disable_native_metrics is None:
@@ -331,7 +330,7 @@ class Estimator:
     def _create_inner_estimator(self, model_fn: Callable[..., Any]) -> GraphEstimator:
         """Returns an estimator on as many servers as training has."""
         config = cpu.make_local_run_config(
-            self._conf.num_ps, model_dir=self.model_dir, device_fn=self._conf.device_fn
+            self._conf, self.model_dir, device_fn=self._conf.device_fn
         )
         return GraphEstimator(model_fn, config=config)
 
@@ -386,20 +385,10 @@ def _to_runner_config(conf: Any) -> RunnerConfig:
     raise errors.ConfigError(f"conf must be a RunConfig or a RunnerConfig, got {conf!r}.")
 
 
-def _check_supported(conf: RunnerConfig) -> None:
+def _check_serving(conf: RunnerConfig) -> None:
     if conf.enable_realtime_training and conf.num_ps > 0:
         assert conf.bzid, "Business id cannot be none while realtime training."
         assert conf.base_name, "Base name cannot be none while realtime training."
-        raise errors.ConfigError(
-            "enable_realtime_training (enable_parameter_sync of a RunConfig) with servers sends "
-            "updates to a serving side, which this version of Monolith cannot; leave it out."
-        )
-    for name, meaning in _UNSUPPORTED.items():
-        if getattr(conf, name):
-            raise errors.ConfigError(
-                f"`{name}` asks for {meaning}, which this version of Monolith does not have; leave "
-                "it at its default."
-            )
 
 
 def _find(model: Any, group: str | None) -> Any:

@@ -68,8 +68,8 @@ setattr(isabs, _ORIGINAL, _ORIGINAL_ISABS)
 def install_process_patches() -> None:
     """Replaces `os.path.isabs` and TensorFlow's `get_checkpoint_state` for the whole process.
 
-    A second call does nothing. `restore_ckpt` takes effect only after a call; `RunnerConfig`
-    makes it when it is given something to restore.
+    A second call does nothing. `restore_ckpt` takes effect only after a call, which
+    `runner.prepare_process` makes for a job that has something to restore.
     """
     with _LOCK:
         os.path.isabs = isabs  # type: ignore[assignment]

@@ -35,7 +35,12 @@ from monolith.cluster.discovery import (
 from monolith.core import environment
 from monolith.core import flags as dataclass_flags
 from monolith.training import restore_override
+from monolith.training.config.checkpoint import StartSettings
+from monolith.training.config.cluster import DiscoverySettings
+from monolith.training.config.export import ServingSettings
+from monolith.training.config.input import InputSettings, RecordSettings
 from monolith.training.config.job import DistributedCpuTrainingConfig
+from monolith.training.config.metrics import InsightSettings
 from monolith.training.restore_override import (
     gen_get_checkpoint_state,
     install_process_patches,
@@ -50,11 +55,16 @@ __all__ = [
     "install_process_patches",
     "isabs",
     "monolith_discovery",
+    "prepare_process",
+    "prepare_when_made",
 ]
 
 FLAGS = flags.FLAGS
 
 logger = logging.getLogger(__name__)
+
+# Whether making a config prepares the process; see `prepare_when_made`.
+_prepares_when_made = False
 
 
 class ContainerType(enum.Enum):
@@ -67,122 +77,35 @@ class ContainerType(enum.Enum):
 @dataclass_flags.update_by_flags
 @dataclass_flags.extract_flags_decorator(remove_flags={"device_fn"}, is_nested=True)
 @dataclasses.dataclass
-class RunnerConfig(DistributedCpuTrainingConfig):
+class RunnerConfig(
+    InputSettings,
+    RecordSettings,
+    ServingSettings,
+    InsightSettings,
+    StartSettings,
+    DiscoverySettings,
+    DistributedCpuTrainingConfig,
+):
     """The settings of one process of a job.
 
-    Making one has effects on the process: inside MLP or MPI it sets up what those need, it
-    mirrors the Kafka settings and `restore_ckpt` into the flags, and with `restore_dir` the chief
-    prepares the model directory while the others wait for that.
-
-    :param task: Name of the registered task to run.
-    :param tf_config: TF_CONFIG of this process as JSON, for discovery_type 'primus'.
-    :param deep_insight_name: Name of the model in metrics; with discovery_type 'zk' also the name
-        of the job.
-    :param discovery_type: How the members of the job find each other: 'primus' reads tf_config,
-        'consul' asks Consul, 'zk' asks ZooKeeper, 'mlp' reads the environment, 'file' uses files
-        in the model directory.
-    :param zk_server: Addresses of ZooKeeper as host:port,host:port.
-    :param zk_watch_address_family: Whether addresses in ZooKeeper are 'ipv4' or 'ipv6'.
-    :param is_local: Whether the job is this one process.
-    :param enable_fid_dedup: Whether ids are made unique before they are looked up.
-    :param bzid: Business id of the model on the serving side.
-    :param ps_replica_num: How many replicas each parameter server has on the serving side.
-    :param tf_grpc_worker_cache_threads: Threads that complete gRPC calls of TensorFlow.
-    :param monolith_grpc_worker_service_handler_multiplier: Factor for the number of handlers of
-        TensorFlow's gRPC worker service.
-    :param params_override: Params of the task to change, as a JSON object.
-    :param base_name: Name of the service on the serving side.
-    :param data_type: What records of the input are: 'instance', 'example', 'examplebatch' or
-        'plaintext'.
-    :param feature_list: File that lists the features.
-    :param lagrangex_header: Whether records start with a Lagrange header.
-    :param sort_id: Whether records have a sort id.
-    :param kafka_dump: Whether input files are dumps of Kafka.
-    :param kafka_dump_prefix: Whether records have the prefix of Kafka dumps.
-    :param restore_dir: Model directory to start from when model_dir has no checkpoint yet.
-    :param restore_ckpt: Name of the checkpoint to start from, or to go back to once, instead of
-        the newest one.
-    :param deep_insight_target: Heads that are sampled for deep insight, separated by commas.
-    :param deep_insight_sample_ratio: Share of examples that are sampled for deep insight.
-    :param unified_serving: Whether the serving side is the unified one.
-    :param use_estimator: Whether the task is run by an estimator.
-    :param kafka_topics: Kafka topics to read, separated by commas.
-    :param kafka_group_id: Kafka consumer group.
-    :param kafka_servers: Addresses of Kafka as host:port,host:port.
-    :param input_path: Directory of the input, with one subdirectory for each day.
-    :param is_hourly: Whether the input has a subdirectory for each hour.
-    :param wildcard: Which files of a subdirectory are input.
-    :param start_date: First day of the input as YYYYMMDD.
-    :param end_date: Day after the last day of the input as YYYYMMDD.
-    :param start_hour: First hour of the first day.
-    :param end_hour: Hour after the last hour of the last day.
-    :param enable_dynamic_sharding: Whether workers take input files from a shared queue.
-    :param max_task_num_per_worker: How many input files a worker reads at a time.
-    :param disable_native_metrics: Whether the metrics of heads are not computed within the step.
+    Making one reads the flags and the environment, and changes nothing; `prepare_process` does to
+    the process what the settings ask for.
     """
 
-    task: str | None = None
-    tf_config: str | None = None
-    deep_insight_name: str | None = None
-    discovery_type: ServiceDiscoveryType = ServiceDiscoveryType.CONSUL
-    zk_server: str | None = None
-    zk_watch_address_family: str = net.AddressFamily.IPV4
-    is_local: bool = False
-    enable_fid_dedup: bool = False
-    bzid: str | None = None
-    ps_replica_num: int | None = None
-    tf_grpc_worker_cache_threads: int = 16
-    monolith_grpc_worker_service_handler_multiplier: float = 1.0
-    params_override: str | None = None
-    base_name: str | None = None
-    data_type: str | None = None
-    feature_list: str | None = None
-    lagrangex_header: bool = False
-    sort_id: bool = True
-    kafka_dump: bool = False
-    kafka_dump_prefix: bool = False
-    restore_dir: str | None = None
-    restore_ckpt: str | None = None
-    deep_insight_target: str | None = None
-    deep_insight_sample_ratio: float | None = None
-    unified_serving: bool = False
-    use_estimator: bool = False
-    kafka_topics: str | None = None
-    kafka_group_id: str | None = None
-    kafka_servers: str | None = None
-    input_path: str | None = None
-    is_hourly: bool = False
-    wildcard: str | None = None
-    start_date: int | None = None
-    end_date: int | None = None
-    start_hour: int | None = None
-    end_hour: int | None = None
-    enable_dynamic_sharding: bool = False
-    max_task_num_per_worker: int = 1
-    disable_native_metrics: bool = True
-
     def __post_init__(self) -> None:
-        mlp.mlp_pass()
-        mlp.add_mpi_exception_hook()
         try:
             dataclass_flags.update(self)
         except Exception:
             # A config made in code must work where no command line was parsed.
             logger.exception("The flags were not applied to the config.")
         self._take_index_from_mpi()
-        self._mirror_kafka_into_flags()
         if self.zk_watch_address_family not in (net.AddressFamily.IPV4, net.AddressFamily.IPV6):
             raise AssertionError(
                 "zk_watch_address_family must be 'ipv4' or 'ipv6', "
                 f"got {self.zk_watch_address_family!r}."
             )
-        # The flag's holder, not the flag: it may be read before a command line was parsed.
-        if self.restore_ckpt and not FLAGS["restore_ckpt"].value:
-            FLAGS.restore_ckpt = self.restore_ckpt
-        if self.restore_ckpt or self.restore_dir:
-            install_process_patches()
-        if self.restore_dir:
-            self._restore_from_other_model()
+        if _prepares_when_made:
+            prepare_process(self)
 
     def _take_index_from_mpi(self) -> None:
         rank = os.environ.get("OMPI_COMM_WORLD_RANK")
@@ -195,32 +118,66 @@ class RunnerConfig(DistributedCpuTrainingConfig):
         ):
             self.index = int(rank)
 
-    def _mirror_kafka_into_flags(self) -> None:
-        """Hands the Kafka settings to the input pipeline, which only knows flags."""
-        if self.kafka_topics:
-            # A later config takes the mirrored flag over, and that is a list already.
-            is_text = isinstance(self.kafka_topics, str)
-            topics = self.kafka_topics.split(",") if is_text else self.kafka_topics
-            FLAGS.kafka_topics = topics
-        if self.kafka_group_id:
-            FLAGS.kafka_group_id = self.kafka_group_id
-        if self.kafka_servers:
-            FLAGS.kafka_servers = self.kafka_servers
 
-    def _restore_from_other_model(self) -> None:
-        if not self.model_dir:
-            raise errors.ConfigError(
-                f"restore_dir {self.restore_dir!r} needs model_dir, the directory that is to start "
-                "from it, but model_dir is empty; set it."
-            )
-        if self.is_local or (self.server_type == "worker" and self.index == 0):
-            self._copy_ckpt_file()
-        else:
-            restore_override.wait_for_checkpoint_state(self.model_dir)
+def prepare_process(config: RunnerConfig) -> None:
+    """Does to this process, and to the model directory, what a job needs before it starts.
 
-    def _copy_ckpt_file(self) -> None:
-        assert self.restore_dir is not None
-        restore_override.copy_checkpoint_state(self.restore_dir, self.restore_ckpt, self.model_dir)
+    Inside MLP or MPI that is what those need; the Kafka settings and `restore_ckpt` are handed to
+    those who only know flags; and with `restore_dir` the chief prepares the model directory while
+    the others wait for that. Entry points call this; a second call finds everything done.
+
+    Args:
+        config: The job.
+
+    Raises:
+        ConfigError: `restore_dir` is given without `model_dir`.
+    """
+    mlp.mlp_pass()
+    mlp.add_mpi_exception_hook()
+    _mirror_kafka_into_flags(config)
+    # The flag's holder, not the flag: it may be read before a command line was parsed.
+    if config.restore_ckpt and not FLAGS["restore_ckpt"].value:
+        FLAGS.restore_ckpt = config.restore_ckpt
+    if config.restore_ckpt or config.restore_dir:
+        install_process_patches()
+    if config.restore_dir:
+        _start_from_other_model(config, config.restore_dir)
+
+
+def prepare_when_made() -> None:
+    """From now on, making a `RunnerConfig` also prepares the process.
+
+    Importing the historical path `monolith.native_training.runner_utils` calls this: code that
+    names it relies on the patches of the process, and on a config that has copied its checkpoint.
+    """
+    global _prepares_when_made
+    install_process_patches()
+    _prepares_when_made = True
+
+
+def _mirror_kafka_into_flags(config: RunnerConfig) -> None:
+    """Hands the Kafka settings to the input pipeline, which only knows flags."""
+    if config.kafka_topics:
+        # A later config takes the mirrored flag over, and that is a list already.
+        is_text = isinstance(config.kafka_topics, str)
+        topics = config.kafka_topics.split(",") if is_text else config.kafka_topics
+        FLAGS.kafka_topics = topics
+    if config.kafka_group_id:
+        FLAGS.kafka_group_id = config.kafka_group_id
+    if config.kafka_servers:
+        FLAGS.kafka_servers = config.kafka_servers
+
+
+def _start_from_other_model(config: RunnerConfig, restore_dir: str) -> None:
+    if not config.model_dir:
+        raise errors.ConfigError(
+            f"restore_dir {restore_dir!r} needs model_dir, the directory that is to start "
+            "from it, but model_dir is empty; set it."
+        )
+    if config.is_local or (config.server_type == "worker" and config.index == 0):
+        restore_override.copy_checkpoint_state(restore_dir, config.restore_ckpt, config.model_dir)
+    else:
+        restore_override.wait_for_checkpoint_state(config.model_dir)
 
 
 def get_discovery(runner_conf: RunnerConfig, psm: str | None = None) -> ServiceDiscovery | None:

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import stat
 
 import numpy as np
 import pytest
@@ -224,6 +225,40 @@ class TestLocal:
         est = Estimator(Movies(), RunConfig(is_local=True))
         # The fixture sends temporary files below `tmp_path`.
         assert est.model_dir == str(tmp_path / "somebody" / est._model.name)
+        est.train(steps=1)
+        assert stat.S_IMODE(os.stat(est.model_dir).st_mode) == 0o700
+        assert est.latest_checkpoint() is not None
+
+    def test_default_model_dir_of_somebody_else(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("getpass.getuser", lambda: "somebody")
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "somebody").symlink_to(tmp_path / "elsewhere")
+        est = Estimator(Movies(), RunConfig(is_local=True))
+        for use in (est.train, est.evaluate, est.predict, est.latest_checkpoint):
+            with pytest.raises(errors.ConfigError, match="set model_dir"):
+                use()
+        assert not os.listdir(tmp_path / "elsewhere")
+
+    def test_starts_from_another_model(self, tmp_path):
+        make_estimator(tmp_path).train(steps=2)
+        settings = {
+            "model_dir": str(tmp_path / "other"),
+            "restore_dir": str(tmp_path / "model"),
+        }
+        config = RunConfig(is_local=True, **settings)
+        assert not (tmp_path / "other").exists()
+        other = Estimator(Movies(), config).train(steps=1)
+        assert other.get_variable_value("global_step") == 3
+
+    def test_only_feature_engineering(self, tmp_path):
+        class Short(Movies):
+            def input_fn(self, mode):
+                return super().input_fn(ModeKeys.EVAL)
+
+        settings = {"model_dir": str(tmp_path), "only_feature_engineering": True}
+        est = Estimator(Short(), RunnerConfig(is_local=True, **settings)).train()
+        assert len(list((tmp_path / "features").glob("chief_*.pb"))) == 1
+        assert est.latest_checkpoint() is None
 
 
 def test_export_and_import(tmp_path):
@@ -309,11 +344,9 @@ class TestErrors:
         with pytest.raises(errors.ConfigError, match="Can not provide both steps and max_steps"):
             make_estimator(tmp_path).train(steps=1, max_steps=1)
 
-    @pytest.mark.parametrize("conf", [{}, {"enable_sync_training": True}])
-    def test_job_of_several_processes(self, tmp_path, monkeypatch, conf):
+    def test_job_of_several_processes(self, tmp_path, monkeypatch):
         monkeypatch.delattr(cpu, "distributed_train", raising=False)
-        monkeypatch.delattr(cpu, "distributed_sync_train", raising=False)
-        est = Estimator(Movies(), RunnerConfig(model_dir=str(tmp_path), **conf))
+        est = Estimator(Movies(), RunnerConfig(model_dir=str(tmp_path)))
         with pytest.raises(errors.ConfigError, match="This job is not local and needs `distribu"):
             est.train(steps=1)
         with pytest.raises(errors.ConfigError, match="set is_local=True"):
@@ -355,8 +388,10 @@ class TestErrors:
             (
                 {"enable_parameter_sync": True, "bzid": "a", "base_name": "b"},
                 errors.ConfigError,
-                "sends updates to a serving side",
+                "sending updates to a serving side",
             ),
+            ({"num_workers": 2}, errors.ConfigError, "a local job is one process"),
+            ({"model_dir": "a\0b"}, errors.ConfigError, "`model_dir` must not have a NUL"),
         ],
     )
     def test_parts_that_are_not_there(self, settings, error, message):

@@ -36,11 +36,16 @@ from monolith.cluster.discovery import (
 from monolith.core.flags import extract_help_info
 from monolith.training import restore_override, runner
 from monolith.training.config.job import DistributedCpuTrainingConfig
-from monolith.training.runner import RunnerConfig, get_discovery, monolith_discovery
+from monolith.training.runner import (
+    RunnerConfig,
+    get_discovery,
+    monolith_discovery,
+    prepare_process,
+)
 
 FLAGS = flags.FLAGS
 
-# From the specification of the original, field by field and in its order.
+# From the specification of the original, field by field.
 OWN_DEFAULTS = {
     "task": None,
     "tf_config": None,
@@ -105,6 +110,8 @@ def _clean_process(monkeypatch, tmp_path):
     ):
         monkeypatch.setattr(module, "get_checkpoint_state", original)
     monkeypatch.setattr(os.path, "isabs", restore_override._ORIGINAL_ISABS)
+    # Another test may have imported the historical path.
+    monkeypatch.setattr(runner, "_prepares_when_made", False)
     for name in list(os.environ):
         if name.startswith(("MLP_", "MPI_", "OMPI_", "CONSUL_", "TCE_")):
             monkeypatch.delenv(name)
@@ -173,6 +180,7 @@ class RunnerUtilsTest(unittest.TestCase):
                 get_discovery(conf)
 
     def test_copy_ckpt(self):
+        runner.prepare_when_made()  # As importing `monolith.native_training.runner_utils` does.
         restore_dir = os.path.join(os.environ["TEST_TMPDIR"], "test_copy_ckpt", "restore_dir")
         model_dir = os.path.join(os.environ["TEST_TMPDIR"], "test_copy_ckpt", "model_dir")
         write_checkpoint_file(restore_dir, steps=(10, 20, 30))
@@ -204,16 +212,9 @@ class RunnerUtilsTest(unittest.TestCase):
 
 
 def test_fields_and_defaults():
-    config = RunnerConfig()
-    inherited = dataclasses.fields(DistributedCpuTrainingConfig)
-    own = {
-        field.name: getattr(config, field.name)
-        for field in dataclasses.fields(RunnerConfig)[len(inherited) :]
-    }
-    assert list(own.items()) == list(OWN_DEFAULTS.items())
-    assert [field.name for field in dataclasses.fields(RunnerConfig)[: len(inherited)]] == [
-        field.name for field in inherited
-    ]
+    inherited = dataclasses.asdict(DistributedCpuTrainingConfig())
+    assert dataclasses.asdict(RunnerConfig()) == {**inherited, **OWN_DEFAULTS}
+    assert not set(inherited) & set(OWN_DEFAULTS)
 
 
 def test_container_type():
@@ -263,14 +264,41 @@ def test_flags_that_fail_are_logged(monkeypatch, caplog):
     assert "The flags were not applied to the config." in caplog.text
 
 
-# What making a config does.
+# What making a config does not do, and preparing the process does.
+
+
+def test_making_a_config_has_no_effects(tmp_path, monkeypatch):
+    def fail():
+        raise AssertionError("the process was changed")
+
+    monkeypatch.setattr(runner.mlp, "mlp_pass", fail)
+    monkeypatch.setattr(runner.mlp, "add_mpi_exception_hook", fail)
+    write_checkpoint_file(str(tmp_path / "restore"), steps=(1,))
+    environment = dict(os.environ)
+    flag_values = {name: FLAGS[name].value for name in FLAGS}
+    get_checkpoint_state, isabs = tf.train.get_checkpoint_state, os.path.isabs
+    settings = {
+        "restore_dir": str(tmp_path / "restore"),
+        "restore_ckpt": "model.ckpt-1",
+        "model_dir": str(tmp_path / "model"),
+        "kafka_topics": "a,b",
+        "kafka_group_id": "group",
+        "kafka_servers": "h:1",
+    }
+    RunnerConfig(is_local=True, **settings)
+    RunnerConfig(index=1, **settings)  # Nor does it wait for the chief.
+    assert os.listdir(tmp_path) == ["restore"]
+    assert dict(os.environ) == environment
+    assert {name: FLAGS[name].value for name in FLAGS} == flag_values
+    assert tf.train.get_checkpoint_state is get_checkpoint_state
+    assert os.path.isabs is isabs
 
 
 def test_mlp_and_mpi_are_set_up(monkeypatch):
     calls = []
     monkeypatch.setattr(runner.mlp, "mlp_pass", lambda: calls.append("mlp_pass"))
     monkeypatch.setattr(runner.mlp, "add_mpi_exception_hook", lambda: calls.append("hook"))
-    RunnerConfig()
+    prepare_process(RunnerConfig())
     assert calls == ["mlp_pass", "hook"]
 
 
@@ -300,17 +328,20 @@ def test_gpu_worker_outside_mpi_keeps_its_index():
 
 def test_kafka_settings_reach_the_flags():
     config = RunnerConfig(kafka_topics="a,b", kafka_group_id="group", kafka_servers="h:1,h:2")
+    prepare_process(config)
     assert FLAGS["kafka_topics"].value == ["a", "b"]
     assert FLAGS["kafka_group_id"].value == "group"
     assert FLAGS["kafka_servers"].value == "h:1,h:2"
     assert config.kafka_topics == "a,b"
     # A second config in the process takes them over.
-    assert RunnerConfig().kafka_topics == ["a", "b"]
+    config = RunnerConfig()
+    assert config.kafka_topics == ["a", "b"]
+    prepare_process(config)
     assert FLAGS["kafka_topics"].value == ["a", "b"]
 
 
 def test_without_kafka_settings_the_flags_stay():
-    RunnerConfig()
+    prepare_process(RunnerConfig())
     assert FLAGS["kafka_topics"].value is None
     assert FLAGS["kafka_group_id"].value is None
     assert FLAGS["kafka_servers"].value is None
@@ -323,33 +354,34 @@ def test_address_family_is_checked():
 
 
 def test_restore_ckpt_sets_the_flag_unless_it_is_set():
-    RunnerConfig(restore_ckpt="model.ckpt-1")
+    prepare_process(RunnerConfig(restore_ckpt="model.ckpt-1"))
     assert FLAGS["restore_ckpt"].value == "model.ckpt-1"
     with flagsaver.flagsaver(restore_ckpt="model.ckpt-2"):
         config = RunnerConfig(restore_ckpt="model.ckpt-3")
+        prepare_process(config)
         assert FLAGS["restore_ckpt"].value == "model.ckpt-2"
         assert config.restore_ckpt == "model.ckpt-3"
 
 
 def test_only_a_config_that_restores_patches_the_process(tmp_path):
     original = checkpoint_management.get_checkpoint_state
-    RunnerConfig(model_dir=str(tmp_path))
+    prepare_process(RunnerConfig(model_dir=str(tmp_path)))
     assert tf.train.get_checkpoint_state is original
     assert os.path.isabs is not runner.isabs
-    RunnerConfig(model_dir=str(tmp_path), restore_ckpt="model.ckpt-1")
+    prepare_process(RunnerConfig(model_dir=str(tmp_path), restore_ckpt="model.ckpt-1"))
     assert tf.train.get_checkpoint_state is not original
     assert os.path.isabs is runner.isabs
 
 
 def test_restore_dir_needs_a_model_dir(tmp_path):
     with pytest.raises(errors.ConfigError, match="needs model_dir"):
-        RunnerConfig(restore_dir=str(tmp_path))
+        prepare_process(RunnerConfig(restore_dir=str(tmp_path)))
 
 
 def test_local_job_is_its_own_chief(tmp_path):
     write_checkpoint_file(str(tmp_path / "restore"), steps=(1,))
     settings = {"restore_dir": str(tmp_path / "restore"), "model_dir": str(tmp_path / "model")}
-    RunnerConfig(is_local=True, index=7, **settings)
+    prepare_process(RunnerConfig(is_local=True, index=7, **settings))
     assert (tmp_path / "model" / "checkpoint").exists()
 
 
@@ -358,13 +390,13 @@ def test_others_wait_until_the_chief_is_done(tmp_path, monkeypatch, member):
     monkeypatch.setattr(restore_override, "_RESTORE_POLL_SEC", 0.01)
     write_checkpoint_file(str(tmp_path / "restore"), steps=(1,))
     settings = {"restore_dir": str(tmp_path / "restore"), "model_dir": str(tmp_path / "model")}
-    waiter = threading.Thread(target=RunnerConfig, kwargs={**settings, **member})
+    waiter = threading.Thread(target=prepare_process, args=[RunnerConfig(**settings, **member)])
     waiter.start()
     try:
         waiter.join(timeout=0.1)
         assert waiter.is_alive()
     finally:
-        RunnerConfig(**settings)
+        prepare_process(RunnerConfig(**settings))
         waiter.join(timeout=30)
     assert not waiter.is_alive()
 
@@ -522,18 +554,22 @@ def test_functions_for_historical_imports_belong_to_known_paths():
         assert callable(getattr(home, function))
 
 
-def test_only_the_historical_path_patches_the_process():
+def test_only_the_historical_path_patches_the_process(tmp_path):
     """In a process of its own, since an import cannot be taken back."""
     program = """
 import os
 import posixpath
+import sys
 import tensorflow as tf
 isabs, get_state = os.path.isabs, tf.train.get_checkpoint_state
 
 import monolith
 import monolith.training.runner as home
 from monolith.native_training import cluster_manager
+settings = {"is_local": True, "restore_dir": sys.argv[1], "model_dir": sys.argv[2]}
+home.RunnerConfig(**settings)
 assert os.path.isabs is isabs and tf.train.get_checkpoint_state is get_state
+assert not os.path.exists(sys.argv[2])
 
 from monolith.native_training import runner_utils
 assert runner_utils is home
@@ -542,8 +578,10 @@ patched = tf.train.get_checkpoint_state
 assert patched is not get_state
 from tensorflow.python.training import checkpoint_management
 assert checkpoint_management.get_checkpoint_state is patched
+home.RunnerConfig(**settings)
+assert os.path.exists(os.path.join(sys.argv[2], "monolith_checkpoint"))
 
-import sys, importlib
+import importlib
 del sys.modules["monolith.native_training.runner_utils"]
 assert importlib.import_module("monolith.native_training.runner_utils") is home
 assert tf.train.get_checkpoint_state is patched and os.path.isabs is home.isabs
@@ -552,8 +590,14 @@ importlib.reload(restore_override)
 assert os.path.isabs("/a") and not os.path.isabs("a")
 print("fine")
 """
+    restore_dir, model_dir = str(tmp_path / "restore"), str(tmp_path / "model")
+    write_checkpoint_file(restore_dir, steps=(1,))
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program, restore_dir, model_dir],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.stdout == "fine\n", done.stderr
 

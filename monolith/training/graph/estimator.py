@@ -226,7 +226,8 @@ class GraphEstimator:
             if num_steps == 0:
                 raise errors.ConfigError(loop.describe_empty_input("evaluated"))
             metrics = dict(final_ops.final_ops_values)
-            results.write_eval_summary(self.model_dir, name, metrics)
+            assert self._config.summary_dir is not None
+            results.write_eval_summary(self._config.summary_dir, name, metrics)
         return metrics
 
     def predict(

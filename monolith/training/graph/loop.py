@@ -86,6 +86,7 @@ def run_training(
         "master": config.master,
         "is_chief": config.is_chief,
         "checkpoint_dir": model_dir,
+        "summary_dir": config.summary_dir,
         "scaffold": spec.scaffold,
         "hooks": hooks,
         "chief_only_hooks": chief_hooks,

@@ -40,6 +40,7 @@ def create_hash_filters(
         config=thresholds.SerializeToString(),
         filter_capacity=config.filter_capacity,
         filter_split_num=config.filter_split_num,
+        filter_equal_probability=config.filter_equal_probability,
         filter_type=config.filter_type,
     )
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from monolith import errors
 from monolith.checkpoint import dense_reload, saver
 from monolith.checkpoint.restore_hook import CheckpointRestorerHook, CheckpointRestorerListener
 from monolith.embedding import filters
@@ -172,11 +171,6 @@ class TrainingHooks:
                     init_step_range=(start, start + _PROFILED_STEPS),
                     save_steps=config.profile_save_steps_interval,
                 )
-            )
-        if config.profile_with_nvprof_from_to:
-            raise errors.ConfigError(
-                "`profile_with_nvprof_from_to` profiles GPU kernels, and this is training on CPUs; "
-                "use `profile_some_steps_from`."
             )
         if metrics.enable_throughput_hook:
             hooks.append(

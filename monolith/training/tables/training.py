@@ -17,7 +17,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from monolith import errors
 from monolith.checkpoint.saver import PartialRecoverySaver
 from monolith.embedding.features.slices import create_embedding_slices
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
@@ -25,6 +24,7 @@ from monolith.graph import export_mode, mpi, task_context
 from monolith.graph.mode_keys import ModeKeys
 from monolith.model.task import NativeTask
 from monolith.tensor import prefetch
+from monolith.training.config import supported
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.graph.estimator import GraphRunConfig, GraphSpec
 from monolith.training.tables import cached_variables, collect, create, export
@@ -39,19 +39,6 @@ from monolith.training.tables.push import (
 _MAX_SHARD_BYTES = 1 << 17
 _DEQUEUED_SPARSE_FEATURES = "dequeued_sparse_features"
 _DEQUEUED_FEATURES = "dequeued_features"
-
-# Settings of jobs that this class does not run.
-_UNSUPPORTED = {
-    "enable_sync_training": "synchronous training",
-    "enable_partial_sync_training": "synchronous training of the dense part",
-    "enable_gpu_training": "training on GPUs",
-    "enable_realtime_training": "sending updates to the serving side",
-    "enable_fused_layout": "lookups by fused layout",
-    "reorder_fids_in_data_pipeline": "reordering ids in the input pipeline",
-    "enable_resource_constrained_roughsort": "a second pass over candidate items",
-    "enable_model_dump": "dumping the model as a protobuf",
-    "use_dataservice": "input from the tf.data service",
-}
 
 
 def is_chief(config: CpuTrainingConfig) -> bool:
@@ -99,7 +86,7 @@ class CpuTraining:
     ) -> None:
         if config.server_type != "worker":
             raise ValueError("server_type in CpuTraining must be `worker`")
-        _check_supported(config)
+        supported.check_settings(config)
         _fill_in(config, task)
         self._task = task
         self._sync_backend = sync_backend
@@ -276,15 +263,6 @@ class CpuTraining:
 
     def _task_context(self) -> contextlib.AbstractContextManager[None]:
         return task_context.with_ctx(make_native_task_context(self.config, self._sync_backend))
-
-
-def _check_supported(config: CpuTrainingConfig) -> None:
-    for setting, meaning in _UNSUPPORTED.items():
-        if getattr(config, setting):
-            raise errors.ConfigError(
-                f"`{setting}` asks for {meaning}, which CpuTraining does not do; leave it at its "
-                "default."
-            )
 
 
 def _fill_in(config: CpuTrainingConfig, task: NativeTask) -> None:

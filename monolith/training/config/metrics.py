@@ -1,0 +1,46 @@
+"""What a job reports about itself: summaries, log lines, metrics, profiles."""
+
+import dataclasses
+
+
+@dataclasses.dataclass
+class ReportSettings:
+    """How often a job reports, and what its metrics are tagged with.
+
+    `profile_save_steps_interval` has no flag: it is the steps between two profiles of the chief.
+
+    :param save_summary_steps: Steps between summaries.
+    :param log_step_count_steps: Steps between log lines with the speed.
+    :param profile_some_steps_from: Step at which the chief starts to profile 10 steps.
+    :param profile_with_nvprof_from_to: Steps 'start,end' between which nvprof records.
+    :param submit_time_secs: When the job was submitted, in seconds since 1970; for metrics.
+    :param containers_ready_time_secs: When the job's machines were there, in seconds since 1970;
+        for metrics.
+    :param cluster_type: Kind of cluster, 'stable', 'tide' or 'k8s'; a tag of metrics.
+    """
+
+    save_summary_steps: int = 100
+    log_step_count_steps: int = 100
+    profile_some_steps_from: int | None = None
+    profile_save_steps_interval: int = 5000
+    profile_with_nvprof_from_to: str | None = None
+    submit_time_secs: int | None = None
+    containers_ready_time_secs: int | None = None
+    cluster_type: str = "stable"
+
+
+@dataclasses.dataclass
+class InsightSettings:
+    """What a model is called where its metrics arrive, and which of them are computed.
+
+    :param deep_insight_name: Name of the model in metrics; with discovery_type 'zk' also the name
+        of the job.
+    :param deep_insight_target: Heads that are sampled for deep insight, separated by commas.
+    :param deep_insight_sample_ratio: Share of examples that are sampled for deep insight.
+    :param disable_native_metrics: Whether the metrics of heads are not computed within the step.
+    """
+
+    deep_insight_name: str | None = None
+    deep_insight_target: str | None = None
+    deep_insight_sample_ratio: float | None = None
+    disable_native_metrics: bool = True

@@ -1,0 +1,143 @@
+"""Which settings this version of Monolith refuses, and why; the one place that does.
+
+A config may carry any setting, since one config describes many kinds of job. When a job starts
+with it, what nobody would act on is refused by name: a setting that is read nowhere looks like one
+that works. Whoever makes one of them work takes its line out of `REFUSED`; a test walks over all
+fields and fails for one that is neither read nor listed.
+
+Example:
+    >>> check_settings(CpuTrainingConfig(num_ps=2))
+    >>> check_settings(CpuTrainingConfig(enable_sync_training=True))
+    Traceback (most recent call last):
+        ...
+    monolith.errors.ConfigError: `enable_sync_training` is True, which asks for synchronous \
+training; this version of Monolith does not do that, leave it at False.
+"""
+
+import dataclasses
+from typing import Any
+
+from monolith import errors
+from monolith.core import directories
+from monolith.training.config.job import CpuTrainingConfig
+
+_SECOND_PASS = "a second pass over candidate items"
+_KAFKA = "input from Kafka"
+_DATED_INPUT = "input that is found by its date"
+_RECORDS = "reading files of records by their kind and framing"
+_SERVING = "sending updates to a serving side"
+_SYNC = "synchronous training"
+_GPU = "training on GPUs"
+_FOUNTAIN = "input from the Fountain service"
+_DATA_SERVICE = "input from the tf.data service"
+_RETRY = "starting again after the cluster changed"
+
+# Field to what it asks for, by the files of the groups.
+REFUSED = {
+    # cluster
+    "force_shutdown_ps": "ending parameter servers that outlive a job",
+    "num_extra_ps": "spare parameter servers of which the fastest are chosen",
+    "num_redundant_ps": "spare parameter servers of which the first are chosen",
+    "max_retry_times": _RETRY,
+    "retry_wait_in_secs": _RETRY,
+    "fountain_zk_host": _FOUNTAIN,
+    "fountain_model_name": _FOUNTAIN,
+    "dc_aware": _SERVING,
+    "task": "running a registered task by its name",
+    "use_estimator": "choosing how a registered task is run",
+    "monolith_grpc_worker_service_handler_multiplier": "a TensorFlow with more gRPC handlers",
+    # tables
+    "enable_fused_layout": "lookups by fused layout",
+    # sync
+    "enable_sync_training": _SYNC,
+    "enable_partial_sync_training": "synchronous training of the dense part",
+    "enable_gpu_training": _GPU,
+    "processes_per_gpu": _GPU,
+    "merge_sync_training_ckpt": _SYNC,
+    "enable_async_optimize": _SYNC,
+    "enable_pipelined_fwda2a": _SYNC,
+    "enable_pipelined_bwda2a": _SYNC,
+    "reorder_fids_in_data_pipeline": "making ids unique in the input pipeline",
+    # metrics
+    "profile_with_nvprof_from_to": "a profile of GPU kernels",
+    "submit_time_secs": "a metric of the time since the job was submitted",
+    "deep_insight_sample_ratio": "sending samples of predictions for analysis",
+    # export
+    "enable_realtime_training": _SERVING,
+    "enable_model_dump": "a dump of the model as a protobuf",
+    "bzid": _SERVING,
+    "base_name": _SERVING,
+    "ps_replica_num": _SERVING,
+    "unified_serving": _SERVING,
+    "zk_watch_address_family": _SERVING,
+    # input
+    "use_dataservice": _DATA_SERVICE,
+    "num_extra_dsworker_on_gpu_worker": _DATA_SERVICE,
+    "enable_resource_constrained_roughsort": _SECOND_PASS,
+    "roughsort_candidate_items_path": _SECOND_PASS,
+    "roughsort_items_use_parquet": _SECOND_PASS,
+    "items_input_lagrangex_header": _SECOND_PASS,
+    "items_input_has_sort_id": _SECOND_PASS,
+    "items_input_kafka_dump": _SECOND_PASS,
+    "items_input_kafka_dump_prefix": _SECOND_PASS,
+    "data_type": _RECORDS,
+    "feature_list": "features that are listed in a file",
+    "lagrangex_header": _RECORDS,
+    "sort_id": _RECORDS,
+    "kafka_dump": _RECORDS,
+    "kafka_dump_prefix": _RECORDS,
+    "enable_fid_dedup": "making ids unique in the input pipeline",
+    "kafka_topics": _KAFKA,
+    "kafka_group_id": _KAFKA,
+    "kafka_servers": _KAFKA,
+    "input_path": _DATED_INPUT,
+    "is_hourly": _DATED_INPUT,
+    "wildcard": _DATED_INPUT,
+    "start_date": _DATED_INPUT,
+    "end_date": _DATED_INPUT,
+    "start_hour": _DATED_INPUT,
+    "end_hour": _DATED_INPUT,
+    "enable_dynamic_sharding": "workers that share a queue of input files",
+    "max_task_num_per_worker": "workers that share a queue of input files",
+}
+
+# A `RunConfig` has defaults of its own for these, and hands them on to the config of the job.
+_OTHER_DEFAULTS = {"max_retry_times": 6, "retry_wait_in_secs": 5}
+
+
+def check_settings(config: CpuTrainingConfig) -> None:
+    """Refuses a config that asks for what this version does not do; entry points call this.
+
+    Raises:
+        ConfigError: A setting of `REFUSED` is not at its default, or a text, any of which may be
+            part of a path, has a NUL character.
+    """
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in REFUSED and not _is_default(field, value):
+            raise errors.ConfigError(
+                f"`{field.name}` is {value!r}, which asks for {REFUSED[field.name]}; this version "
+                f"of Monolith does not do that, leave it at {field.default!r}."
+            )
+        if isinstance(value, str):
+            directories.check_path(field.name, value)
+
+
+def check_local(config: CpuTrainingConfig) -> None:
+    """Refuses a config of several workers for a job in one process.
+
+    Raises:
+        ConfigError: It has more workers than one.
+    """
+    if config.num_workers > 1:
+        raise errors.ConfigError(
+            f"`num_workers` is {config.num_workers}, but a local job is one process, its only "
+            "worker; leave it at 1."
+        )
+
+
+def _is_default(field: "dataclasses.Field[Any]", value: Any) -> bool:
+    if value == field.default or value == _OTHER_DEFAULTS.get(field.name, field.default):
+        return True
+    # Unset and off are the same: whoever says no to what is not there gets it.
+    return not value and not field.default

@@ -1,0 +1,142 @@
+"""Every setting is read by somebody, or refused by name when it is set."""
+
+import ast
+import dataclasses
+import enum
+import pathlib
+import re
+
+import pytest
+
+import monolith
+from monolith import errors
+from monolith.training.config import supported
+from monolith.training.config.job import CpuTrainingConfig
+from monolith.training.config.run import RunConfig
+from monolith.training.runner import RunnerConfig
+
+PACKAGE = pathlib.Path(monolith.__file__).parent
+FIELDS = {field.name: field for field in dataclasses.fields(RunnerConfig)}
+
+# What configs and the flags made from them are called where they are read.
+CONFIG_NAMES = {"FLAGS", "conf", "config", "runner_conf"}
+# These hold another config, with fields of the same names, in variables of the same names.
+OTHER_CONFIGS = ("graph", "training/graph")
+
+
+def find_reads(source):
+    """Returns the fields that a module reads of anything that is called like a config."""
+    reads = set()
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            continue
+        base = node.value
+        name = base.attr if isinstance(base, ast.Attribute) else getattr(base, "id", "")
+        if name.lstrip("_") in CONFIG_NAMES:
+            reads.add(node.attr)
+    return reads
+
+
+def find_unread(config_class, reads):
+    names = {field.name for field in dataclasses.fields(config_class)}
+    return sorted(names - reads - set(supported.REFUSED))
+
+
+@pytest.fixture(scope="module")
+def reads():
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        folder = path.relative_to(PACKAGE).parent.as_posix()
+        if folder not in OTHER_CONFIGS and folder != "training/config":
+            found |= find_reads(path.read_text())
+    return found
+
+
+def test_every_setting_is_read_or_refused(reads):
+    assert find_unread(RunnerConfig, reads) == []
+
+
+def test_setting_that_nobody_reads_is_found(reads):
+    @dataclasses.dataclass
+    class WithOneMore(RunnerConfig):
+        enable_quantum_training: bool = False
+
+    assert find_unread(WithOneMore, reads) == ["enable_quantum_training"]
+
+
+def test_only_reads_of_a_config_count():
+    source = """
+self._config.read = config.written
+config.assigned = 1
+context.config.nested
+task.elsewhere
+"""
+    assert find_reads(source) == {"written", "nested"}
+
+
+def test_every_setting_of_a_run_config_is_handed_on(reads):
+    own = {field.name for field in dataclasses.fields(RunConfig)} - set(FIELDS)
+    assert own == {"enable_local_profiling", "enable_parameter_sync"}
+    assert "enable_local_profiling" in reads
+    assert RunConfig(enable_parameter_sync=True).to_runner_config().enable_realtime_training
+
+
+def test_only_settings_that_exist_are_refused():
+    assert set(supported.REFUSED) <= set(FIELDS)
+
+
+def set_to_another_value(name):
+    """Returns a config in which one field is not at its default."""
+    field = FIELDS[name]
+    value = {"zk_watch_address_family": "ipv6"}.get(name)
+    if value is None and "bool" in str(field.type):
+        value = not field.default
+    elif value is None and "str" in str(field.type):
+        value = "something"
+    elif value is None:
+        value = (field.default or 0) + 3
+    return RunnerConfig(is_local=True, **{name: value})
+
+
+@pytest.mark.parametrize("name", sorted(supported.REFUSED))
+def test_refused_setting_is_refused_in_one_sentence(name):
+    with pytest.raises(errors.ConfigError) as caught:
+        supported.check_settings(set_to_another_value(name))
+    message = str(caught.value)
+    assert message.startswith(f"`{name}` is ")
+    default = FIELDS[name].default
+    assert message.endswith(f"leave it at {default!r}.")
+    assert not isinstance(default, enum.Enum)
+    assert re.findall(r"\.(?= |$)", message) == ["."]
+    assert supported.REFUSED[name] in message
+
+
+@pytest.mark.parametrize("name", sorted(set(FIELDS) - set(supported.REFUSED)))
+def test_other_settings_are_not_refused(name):
+    config = RunnerConfig(is_local=True)
+    default = FIELDS[name].default
+    setattr(config, name, not default if isinstance(default, bool) else default)
+    supported.check_settings(config)
+
+
+@pytest.mark.parametrize(
+    "config", [RunConfig().to_runner_config(), RunnerConfig(), CpuTrainingConfig()]
+)
+def test_defaults_are_not_refused(config):
+    supported.check_settings(config)
+    supported.check_local(config)
+
+
+def test_saying_no_to_what_is_not_there_is_not_refused():
+    supported.check_settings(RunnerConfig(use_dataservice=False, kafka_topics=""))
+
+
+@pytest.mark.parametrize("name", ["model_dir", "restore_dir", "warmup_file", "restore_ckpt"])
+def test_nul_in_a_path_is_refused(name):
+    with pytest.raises(errors.ConfigError, match=f"^`{name}` must not have a NUL character"):
+        supported.check_settings(RunnerConfig(**{name: "/models\0/movies"}))
+
+
+def test_local_job_has_one_worker():
+    with pytest.raises(errors.ConfigError, match=r"^`num_workers` is 3, but a local job is one"):
+        supported.check_local(CpuTrainingConfig(num_workers=3))
