@@ -7,7 +7,7 @@ WORKERS ?= 2
 CPP_SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
 NATIVE_SOURCES := CMakeLists.txt $(CPP_SOURCES) $(shell find csrc proto -name '*.proto' -o -name CMakeLists.txt)
 
-.PHONY: setup native demo test test-fast test-core test-asan test-tsan lint format bench bench-table bench-checkpoint bench-dense bench-prefetch docs clean
+.PHONY: setup native demo test test-fast test-core test-asan test-tsan fuzz fuzz-asan lint format bench bench-table bench-checkpoint bench-dense bench-prefetch docs clean
 
 setup: $(VENV)/.native
 
@@ -58,6 +58,24 @@ test-asan: setup
 
 test-tsan: setup
 	$(call core-test,tsan,-DMONOLITH_SANITIZER=thread)
+
+# All ops with odd input, in processes that may die; a finding says how to repeat it.
+FUZZ_CALLS ?= 100000
+FUZZ_SEED ?= 1
+fuzz: setup
+	$(BIN)/python tests/native/fuzz.py --calls $(FUZZ_CALLS) --seed $(FUZZ_SEED) --jobs $(WORKERS)
+
+# The same on an op library that AddressSanitizer watches. TensorFlow itself is not compiled for it:
+# the sanitizer must be loaded first, and what crosses the border (memory that one side allocates
+# and the other frees, containers that only our side annotates) is no finding.
+fuzz-asan: setup
+	$(BIN)/cmake -S . -B build/asan-ops -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DPython3_EXECUTABLE=$(abspath $(BIN))/python -DMONOLITH_SANITIZER=address >/dev/null
+	$(BIN)/cmake --build build/asan-ops --target monolith_ops
+	LD_PRELOAD=$$(g++ -print-file-name=libasan.so):$$(g++ -print-file-name=libstdc++.so) \
+	ASAN_OPTIONS=detect_leaks=0:alloc_dealloc_mismatch=0:detect_container_overflow=0:allocator_may_return_null=1:max_allocation_size_mb=3000:handle_abort=1 \
+	  $(BIN)/python tests/native/fuzz.py --calls $(FUZZ_CALLS) --seed $(FUZZ_SEED) --jobs $(WORKERS) \
+	  --seconds 60 --library build/asan-ops/csrc/ops/libmonolith_ops.so
 
 lint: $(VENV)/.dependencies
 	$(BIN)/ruff check .

@@ -10,12 +10,15 @@ Example:
     [0, 0, 1]
 """
 
+import functools
 import inspect
 import pathlib
 import types
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 from monolith import native
 
@@ -58,6 +61,38 @@ def _minor(version: str) -> list[str]:
     return version.split(".")[:2]
 
 
+def _with_equal_lists(function: Callable[..., Any], op: str) -> Callable[..., Any]:
+    """Refuses lists of unequal lengths where the op expects equal ones.
+
+    Called eagerly, TensorFlow only counts all inputs together; with three lists it takes the length
+    of one for what goes in and that of another for what comes out, and reads beyond the outputs.
+    """
+    inputs = op_def_registry.get(op).input_arg
+    by_number: dict[str, list[str]] = {}
+    for argument in inputs:
+        by_number.setdefault(argument.number_attr, []).append(argument.name)
+    families = [names for number, names in by_number.items() if number and len(names) > 1]
+    if not families:
+        return function
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip((argument.name for argument in inputs), args, strict=False)) | kwargs
+        for names in families:
+            lengths = [
+                len(given[name]) for name in names if isinstance(given.get(name), list | tuple)
+            ]
+            if len(set(lengths)) > 1:
+                raise tf.errors.InvalidArgumentError(
+                    None,
+                    None,
+                    f"{op} needs lists of one length for {', '.join(names)}, got {lengths}.",
+                )
+        return function(*args, **kwargs)
+
+    return checked
+
+
 # For the few functions of the library that are not ops.
 LIBRARY_PATH = _find_library()
 
@@ -70,7 +105,13 @@ _names = [
     and not name.endswith("_eager_fallback")
     and value.__module__ == _module.__name__
 ]
-globals().update({name: getattr(_module, name) for name in _names})
+_op_of = {value.lower(): value for value in _names if op_def_registry.get(value) is not None}
+globals().update(
+    {
+        name: _with_equal_lists(getattr(_module, name), _op_of[name.replace("_", "").lower()])
+        for name in _names
+    }
+)
 # Dense optimizers are called without the prefix, too.
 globals().update(
     {

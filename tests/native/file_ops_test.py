@@ -150,7 +150,9 @@ class TestAppend:
             file_ops.WritableFile(str(tmp_path))
 
     def test_empty_name(self):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="needs a name"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="`filename` is empty; it must name a file"
+        ):
             file_ops.WritableFile("")
 
 

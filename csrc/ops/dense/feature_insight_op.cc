@@ -9,6 +9,7 @@
 #include "core/dense/global_norm.h"
 #include "core/dense/segment_matmul.h"
 #include "ops/system/parallel.h"
+#include "ops/system/sizes.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -23,26 +24,35 @@ using tf::shape_inference::DimensionHandle;
 using tf::shape_inference::InferenceContext;
 using tf::shape_inference::ShapeHandle;
 
-absl::Status CheckSegmentSizes(const std::vector<std::int64_t>& sizes) {
+// Checks the sizes and sums them up.
+absl::Status CheckSegmentSizes(const std::vector<std::int64_t>& sizes, std::int64_t* total) {
   bool positive = !sizes.empty();
-  for (const std::int64_t size : sizes) positive &= size > 0;
-  if (positive) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("`segment_sizes` must be one or more positive numbers, got [",
-                   absl::StrJoin(sizes, ", "), "]."));
+  *total = 0;
+  for (const std::int64_t size : sizes) {
+    positive &= size > 0;
+    if (positive) *total = SizeSum(*total, size);
+  }
+  if (!positive) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`segment_sizes` must be one or more positive numbers, got [",
+                     absl::StrJoin(sizes, ", "), "]."));
+  }
+  if (*total <= kMostPerDimension) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("`segment_sizes` must have a sum of at most ",
+                                                 kMostPerDimension, ", got [",
+                                                 absl::StrJoin(sizes, ", "), "]."));
 }
 
 // Checks `input_embedding` [batch, dim] and `weight` [dim, units], the op's inputs from `first` on.
 absl::Status InferDims(InferenceContext* c, int first, std::vector<std::int64_t>* sizes,
                        DimensionHandle* batch, DimensionHandle* dim, DimensionHandle* units) {
   TF_RETURN_IF_ERROR(c->GetAttr("segment_sizes", sizes));
-  TF_RETURN_IF_ERROR(CheckSegmentSizes(*sizes));
+  std::int64_t total = 0;
+  TF_RETURN_IF_ERROR(CheckSegmentSizes(*sizes, &total));
   ShapeHandle input;
   ShapeHandle weight;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(first), 2, &input));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 1), 2, &weight));
-  std::int64_t total = 0;
-  for (const std::int64_t size : *sizes) total += size;
   TF_RETURN_IF_ERROR(c->WithValue(c->Dim(input, 1), total, dim));
   TF_RETURN_IF_ERROR(c->Merge(*dim, c->Dim(weight, 0), dim));
   *batch = c->Dim(input, 0);
@@ -103,7 +113,8 @@ class SegmentedOp : public tf::OpKernel {
   explicit SegmentedOp(tf::OpKernelConstruction* ctx) : tf::OpKernel(ctx) {
     std::vector<std::int64_t> sizes;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("segment_sizes", &sizes));
-    OP_REQUIRES_OK(ctx, CheckSegmentSizes(sizes));
+    std::int64_t total = 0;
+    OP_REQUIRES_OK(ctx, CheckSegmentSizes(sizes, &total));
     starts_.push_back(0);
     for (const std::int64_t size : sizes) starts_.push_back(starts_.back() + size);
   }
@@ -150,6 +161,8 @@ class FeatureInsightOp final : public SegmentedOp {
     OP_REQUIRES_OK(ctx, CheckInputs(input, weight, &segments));
     const std::int64_t batch = input.dim_size(0);
     const std::size_t width = aggregate_ ? segments.size() : segments.width();
+    OP_REQUIRES_OK(ctx, CheckSize("weight", SizeProduct(batch, static_cast<std::int64_t>(width)),
+                                  input.NumElements() + weight.NumElements()));
     tf::Tensor* output = nullptr;
     OP_REQUIRES_OK(
         ctx, ctx->allocate_output(0, tf::TensorShape({batch, static_cast<std::int64_t>(width)}),
@@ -191,11 +204,11 @@ class FeatureInsightGradientOp final : public SegmentedOp {
     core::Segments segments;
     OP_REQUIRES_OK(ctx, CheckInputs(input, weight, &segments));
     const std::int64_t batch = input.dim_size(0);
-    const tf::TensorShape grad_shape({batch, static_cast<std::int64_t>(segments.width())});
-    OP_REQUIRES(ctx, grad.shape() == grad_shape,
-                absl::InvalidArgumentError(
-                    absl::StrCat("`grad` must have the shape ", grad_shape.DebugString(),
-                                 " of the op's output, got ", grad.shape().DebugString(), ".")));
+    const auto width = static_cast<std::int64_t>(segments.width());
+    OP_REQUIRES(ctx, grad.dims() == 2 && grad.dim_size(0) == batch && grad.dim_size(1) == width,
+                absl::InvalidArgumentError(absl::StrCat("`grad` must have the shape [", batch, ",",
+                                                        width, "] of the op's output, got ",
+                                                        grad.shape().DebugString(), ".")));
     tf::Tensor* input_gradient = nullptr;
     tf::Tensor* weight_gradient = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, input.shape(), &input_gradient));

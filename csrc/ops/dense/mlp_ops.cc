@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "core/dense/matmul.h"
 #include "ops/system/crew.h"
+#include "ops/system/sizes.h"
+#include "ops/system/tensor_checks.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -113,6 +115,12 @@ absl::Status CheckMatrix(const std::string& name, const tf::Tensor& tensor, std:
                                                  columns, "], got ", tensor.shape().DebugString()));
 }
 
+absl::Status CheckDimension(const char* what, std::int64_t size) {
+  if (size <= kMostPerDimension) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " must be at most ", kMostPerDimension, ", got ", size, "."));
+}
+
 struct Layer {
   std::int64_t dim, units;
   const float* kernel;  // [dim, units]
@@ -142,6 +150,8 @@ class MlpOpBase : public tf::OpKernel {
           absl::StrCat("`inputs` must be [batch, dim], got ", inputs.shape().DebugString()));
     }
     std::int64_t dim = inputs.dim_size(1);
+    TF_RETURN_IF_ERROR(CheckDimension("The batch", inputs.dim_size(0)));
+    TF_RETURN_IF_ERROR(CheckDimension("The width of `inputs`", dim));
     for (int i = 0; i < num_layers(); ++i) {
       const tf::Tensor& kernel = ctx->input(1 + i);
       const tf::Tensor& bias = ctx->input(1 + num_layers() + i);
@@ -151,6 +161,7 @@ class MlpOpBase : public tf::OpKernel {
                                                        kernel.shape().DebugString()));
       }
       const std::int64_t units = kernel.dim_size(1);
+      TF_RETURN_IF_ERROR(CheckDimension("The width of a kernel", units));
       const bool has_bias = bias.NumElements() > 0;
       if (has_bias && bias.NumElements() != units) {
         return absl::InvalidArgumentError(absl::StrCat("The bias of layer ", i, " must have ",
@@ -199,6 +210,8 @@ class MlpOp final : public MlpOpBase {
     std::vector<float*> outputs;
     std::vector<std::pair<std::int64_t, std::int64_t>> sizes;
     for (const Layer& layer : layers) {
+      OP_REQUIRES_OK(ctx, CheckSize("kernels", SizeProduct(batch, layer.units),
+                                    ctx->input(0).NumElements() + layer.dim * layer.units));
       tf::Tensor* output = nullptr;
       OP_REQUIRES_OK(ctx, ctx->allocate_output(static_cast<int>(outputs.size()),
                                                tf::TensorShape({batch, layer.units}), &output));

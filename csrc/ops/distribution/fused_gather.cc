@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/system/kept_outputs.h"
 #include "ops/system/parallel.h"
+#include "ops/system/sizes.h"
 #include "ops/system/tensor_checks.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -139,6 +140,9 @@ class FusedGatherEmbeddingsByInputGradientOp final : public tf::OpKernel {
     OP_REQUIRES(ctx, size >= 0,
                 absl::InvalidArgumentError(
                     absl::StrCat("`fused_embeddings_size` must not be negative, got ", size, ".")));
+    std::int64_t num_grads = 0;
+    for (int slot = 0; slot < num_slots; ++slot) num_grads += ctx->input(1 + slot).NumElements();
+    OP_REQUIRES_OK(ctx, CheckSize("fused_embeddings_size", size, num_grads));
     float* sums = nullptr;
     OP_REQUIRES_OK(ctx, outputs_.Allocate(ctx, 0, tf::TensorShape({size}), &sums));
     std::fill_n(sums, size, 0.0F);

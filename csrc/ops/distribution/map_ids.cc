@@ -10,6 +10,7 @@
 #include "ops/distribution/rows.h"
 #include "ops/system/kept_outputs.h"
 #include "ops/system/parallel.h"
+#include "ops/system/sizes.h"
 #include "ops/system/status_guard.h"
 #include "ops/system/tensor_checks.h"
 #include "tensorflow/core/framework/op.h"
@@ -166,7 +167,7 @@ absl::Status CheckEmbeddings(const tf::Tensor& ids, const tf::Tensor& embeddings
 absl::Status RowWidth(const tf::Tensor& input, const tf::Tensor& grads, const char* input_name,
                       std::int64_t* dim) {
   *dim = grads.dims() == 0 ? 0 : grads.dim_size(grads.dims() - 1);
-  if (grads.dims() > 0 && grads.NumElements() == input.NumElements() * *dim) {
+  if (grads.dims() > 0 && grads.NumElements() == SizeProduct(input.NumElements(), *dim)) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
@@ -248,6 +249,8 @@ class MapIdToEmbeddingGradientOp final : public tf::OpKernel {
 
     std::vector<float*> sums(num_splits);
     for (int i = 0; i < num_splits; ++i) {
+      OP_REQUIRES_OK(
+          ctx, CheckSize("grads", SizeProduct(ids[i]->NumElements(), dim), grads.NumElements()));
       tf::TensorShape shape;
       OP_REQUIRES_OK(ctx, MakeShape({ids[i]->NumElements(), dim}, &shape));
       OP_REQUIRES_OK(ctx, outputs_.Allocate(ctx, i, shape, &sums[i]));
@@ -320,6 +323,7 @@ class GatherEmbeddingsByInputGradientOp final : public tf::OpKernel {
       OP_REQUIRES(ctx, row_of[i] >= 0 && row_of[i] < num_ids,
                   BadIndex("index_mapping", static_cast<std::int64_t>(i), row_of[i], num_ids));
     }
+    OP_REQUIRES_OK(ctx, CheckSize("grads", SizeProduct(num_ids, dim), grads.NumElements()));
     tf::TensorShape shape;
     OP_REQUIRES_OK(ctx, MakeShape({num_ids, dim}, &shape));
     float* sums = nullptr;

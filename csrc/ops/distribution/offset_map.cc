@@ -13,8 +13,10 @@
 #include "absl/strings/str_join.h"
 #include "ops/distribution/rows.h"
 #include "ops/distribution/shared_tensor.h"
+#include "ops/system/handles.h"
 #include "ops/system/kept_outputs.h"
 #include "ops/system/parallel.h"
+#include "ops/system/sizes.h"
 #include "ops/system/tensor_checks.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -30,7 +32,7 @@ using tf::shape_inference::InferenceContext;
 using tf::shape_inference::ShapeHandle;
 
 absl::Status CheckPosShapes(InferenceContext* c) {
-  std::vector<std::int32_t> dims;
+  std::vector<std::int64_t> dims;
   TF_RETURN_IF_ERROR(c->GetAttr("dims", &dims));
   ShapeHandle unused;
   for (int i = 0; i < 5; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 1, &unused));
@@ -124,10 +126,11 @@ class OffsetMapOp : public tf::OpKernel {
     TF_RETURN_IF_ERROR(CheckRowSplits(pos_split, "pos_split", ctx->input(0).NumElements()));
     first_value->assign(1, 0);
     for (std::size_t row = 0; row < dims_.size(); ++row) {
-      first_value->push_back(first_value->back() +
-                             (pos_split[row + 1] - pos_split[row]) * dims_[row]);
+      first_value->push_back(SizeSum(first_value->back(),
+                                     SizeProduct(pos_split[row + 1] - pos_split[row], dims_[row])));
     }
-    return absl::OkStatus();
+    return CheckSize("dims", first_value->back(),
+                     ctx->input(0).NumElements() + ctx->input(2).NumElements());
   }
 
   // Calls `work(value, dim, offsets)` for each of `pos`: where its row begins among the values, and
@@ -194,7 +197,7 @@ class FillWithOffsetMapOp final : public OffsetMapOp {
                     ", actual: ", value.NumElements(),
                     ". \nPos split: ", absl::StrJoin(Flat<std::int64_t>(ctx->input(1)), ","))));
     tf::core::RefCountPtr<SharedTensor> shared;
-    OP_REQUIRES_OK(ctx, tf::LookupResource(ctx, tf::HandleFromInput(ctx, 5), &shared));
+    OP_REQUIRES_OK(ctx, FindResource(ctx, 5, &shared));
     tf::Tensor buffer;
     OP_REQUIRES_OK(ctx, shared->Get(&buffer));
     const float* from = value.flat<float>().data();
@@ -257,7 +260,7 @@ class FinalizeSharedTensorOp final : public tf::OpKernel {
     tf::core::RefCountPtr<SharedTensor> shared;
     for (int i = 0; i < ctx->num_inputs(); ++i) {
       tf::core::RefCountPtr<SharedTensor> found;
-      OP_REQUIRES_OK(ctx, tf::LookupResource(ctx, tf::HandleFromInput(ctx, i), &found));
+      OP_REQUIRES_OK(ctx, FindResource(ctx, i, &found));
       OP_REQUIRES(ctx, i == 0 || found.get() == shared.get(),
                   absl::InvalidArgumentError(
                       absl::StrCat("All handles must be of one shared tensor, but handle ", i,

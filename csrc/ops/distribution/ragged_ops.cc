@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "ops/system/parallel.h"
+#include "ops/system/sizes.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -71,6 +72,7 @@ class FusedValueRowidsOp : public tf::OpKernel {
     OP_REQUIRES_OK(ctx, CheckSplits(splits, n));
 
     const std::int64_t values = splits[n - 1];
+    OP_REQUIRES_OK(ctx, CheckSize("splits", values, n));
     tf::Tensor* output = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tf::TensorShape({values}), &output));
     std::int64_t* rowids = output->vec<std::int64_t>().data();

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "ops/distribution/segments.h"
+#include "ops/system/sizes.h"
 #include "ops/system/tensor_checks.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -113,10 +114,12 @@ class ReduceOp final : public tf::OpKernel {
     OP_REQUIRES_OK(ctx, segments.Init(Flat<std::int64_t>(ctx->input(0)), batch, "id_indices"));
 
     const std::int64_t dim = values.dim_size(1);
+    OP_REQUIRES_OK(ctx, CheckSize("id_dense_shape", SizeProduct(batch, dim), values.NumElements()));
     tf::TensorShape shape;
     OP_REQUIRES_OK(ctx, MakeShape({batch, dim}, &shape));
     tf::Tensor* output = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &output));
+    if (shape.num_elements() == 0) return;  // However many examples that are.
     float* reduced = output->flat<float>().data();
     const float* rows = values.flat<float>().data();
     segments.ForEach(ctx, dim,
@@ -155,6 +158,7 @@ class ReduceGradientOp final : public tf::OpKernel {
     OP_REQUIRES_OK(ctx, MakeShape({num_rows, dim}, &shape));
     tf::Tensor* output = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &output));
+    if (shape.num_elements() == 0) return;  // However many examples that are.
     float* out = output->flat<float>().data();
     const float* all_grads = grads.flat<float>().data();
     segments.ForEach(ctx, dim, [&](std::int64_t example, const auto& row_at, std::int64_t count) {

@@ -9,6 +9,7 @@
 #include "ops/distribution/rows.h"
 #include "ops/distribution/segments.h"
 #include "ops/system/kept_outputs.h"
+#include "ops/system/sizes.h"
 #include "ops/system/tensor_checks.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -156,6 +157,8 @@ class FusedReduceSumAndSplitOp final : public SlicedOp {
       ctx->set_output(0, values);
       return;
     }
+    OP_REQUIRES_OK(ctx,
+                   CheckSize("id_dense_shape", SizeProduct(batch, width_), values.NumElements()));
     Segments segments;
     OP_REQUIRES_OK(ctx, segments.Init(Flat<std::int64_t>(ctx->input(0)), batch, "id_indices"));
 
@@ -197,10 +200,11 @@ class FusedReduceSumAndSplitGradientOp final : public SlicedOp {
     const std::int64_t batch = ctx->input(1).dims() == 2 ? ctx->input(1).dim_size(0) : 0;
     for (std::size_t i = 0; i < slices_.size(); ++i) {
       const tf::Tensor& grad = ctx->input(static_cast<int>(i) + 1);
-      OP_REQUIRES(ctx, grad.shape() == tf::TensorShape({batch, slices_[i].dim}),
-                  absl::InvalidArgumentError(
-                      absl::StrCat("Gradient ", i, " of `grads` must have shape [", batch, ",",
-                                   slices_[i].dim, "], got ", grad.shape().DebugString(), ".")));
+      OP_REQUIRES(
+          ctx, grad.dims() == 2 && grad.dim_size(0) == batch && grad.dim_size(1) == slices_[i].dim,
+          absl::InvalidArgumentError(absl::StrCat("Gradient ", i, " of `grads` must have shape [",
+                                                  batch, ",", slices_[i].dim, "], got ",
+                                                  grad.shape().DebugString(), ".")));
       grads[i] = grad.flat<float>().data();
     }
     if (slices_.size() == 1 && IsOneForEach(indices, batch)) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/table/id_numbers.h"
 #include "ops/system/parallel.h"
+#include "ops/system/sizes.h"
 #include "ops/system/status_guard.h"
 #include "ops/system/tensor_checks.h"
 #include "tensorflow/core/framework/op.h"
@@ -35,6 +36,7 @@ REGISTER_OP("MonolithReorderByIndices")
       TF_RETURN_IF_ERROR(c->WithRank(merged, 1, &merged));
       std::int64_t num_of_shards = 0;
       TF_RETURN_IF_ERROR(c->GetAttr("num_of_shards", &num_of_shards));
+      TF_RETURN_IF_ERROR(CheckShards(num_of_shards));
       c->set_output(0, c->UnknownShapeOfRank(1));
       c->set_output(1, c->Vector(num_of_shards));
       return absl::OkStatus();
@@ -62,6 +64,7 @@ REGISTER_OP("FusedReorderByIndices")
       const int m = c->num_inputs();
       std::int64_t num_of_shards = 0;
       TF_RETURN_IF_ERROR(c->GetAttr("num_of_shards", &num_of_shards));
+      TF_RETURN_IF_ERROR(CheckShards(num_of_shards));
       DimensionHandle total = c->MakeDim(std::int64_t{0});
       for (int i = 0; i < m; ++i) {
         TF_RETURN_IF_ERROR(c->Add(total, c->NumElements(c->input(i)), &total));
@@ -95,6 +98,7 @@ class ReorderByIndicesOp final : public tf::OpKernel {
  public:
   explicit ReorderByIndicesOp(tf::OpKernelConstruction* ctx) : tf::OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("num_of_shards", &num_of_shards_));
+    OP_REQUIRES_OK(ctx, CheckShards(num_of_shards_));
   }
 
   void Compute(tf::OpKernelContext* ctx) override {
@@ -131,20 +135,21 @@ class ReorderByIndicesOp final : public tf::OpKernel {
                                   &output));
     std::vector<T*> end_of_shard(num_of_shards_);
     T* end = output->flat<T>().data();
-    for (int s = 0; s < num_of_shards_; ++s) end_of_shard[s] = end += sizes[s];
+    for (std::int64_t s = 0; s < num_of_shards_; ++s) end_of_shard[s] = end += sizes[s];
     for (std::size_t i = 0; i < distinct.size(); ++i) {
       *--end_of_shard[shard_of[i]] = static_cast<T>(distinct[i]);
     }
   }
 
  private:
-  int num_of_shards_ = 0;
+  std::int64_t num_of_shards_ = 0;
 };
 
 class FusedReorderByIndicesOp final : public tf::OpKernel {
  public:
   explicit FusedReorderByIndicesOp(tf::OpKernelConstruction* ctx) : tf::OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("num_of_shards", &num_of_shards_));
+    OP_REQUIRES_OK(ctx, CheckShards(num_of_shards_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("slot_embedding_dims", &dims_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("rank0_empty", &rank0_empty_));
     OP_REQUIRES(ctx, dims_.size() == static_cast<std::size_t>(ctx->num_inputs()),
@@ -192,7 +197,7 @@ class FusedReorderByIndicesOp final : public tf::OpKernel {
         slot.next_float[s] = next_float;
         sharded_slot_sizes(s * num_slots + k) = static_cast<std::int32_t>(slot.sizes[s]);
         next_id += slot.sizes[s];
-        next_float += slot.sizes[s] * dims_[k];
+        next_float = SizeSum(next_float, SizeProduct(slot.sizes[s], dims_[k]));
       }
       shard_sizes(s) = static_cast<std::int32_t>(next_id - first_of_shard);
     }

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "ops/system/parallel.h"
+#include "ops/system/sizes.h"
 #include "ops/system/tensor_checks.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -133,7 +134,7 @@ absl::Status CheckRows(const tf::Tensor& indices, const tf::Tensor& input) {
 // Floats or ids in one row of `tensor`.
 std::int64_t RowSize(const tf::Tensor& tensor) {
   std::int64_t size = 1;
-  for (int d = 1; d < tensor.dims(); ++d) size *= tensor.dim_size(d);
+  for (int d = 1; d < tensor.dims(); ++d) size = SizeProduct(size, tensor.dim_size(d));
   return size;
 }
 
@@ -189,7 +190,7 @@ class SplitByIndicesGradientOp final : public tf::OpKernel {
     std::vector<const T*> next(num_splits_);
     for (int i = 0; i < num_splits_; ++i) {
       const tf::Tensor& grad = ctx->input(2 + i);
-      OP_REQUIRES(ctx, grad.NumElements() == counts[i] * row_size,
+      OP_REQUIRES(ctx, grad.NumElements() == SizeProduct(counts[i], row_size),
                   absl::InvalidArgumentError(absl::StrCat(
                       "Gradient ", i, " of `grads` must have ", counts[i], " rows of ", row_size,
                       " elements, got shape ", grad.shape().DebugString(), ".")));
@@ -292,6 +293,10 @@ class NormalizeMergedSplitOp final : public tf::OpKernel {
     for (const std::int32_t size : sizes) {
       const auto splits = row_split.subspan(start, size);
       OP_REQUIRES_OK(ctx, CheckRowSplits(splits, "row_split", splits.back()));
+      OP_REQUIRES(ctx, SizeSum(values_before, splits.back()) != kTooLarge,
+                  absl::InvalidArgumentError(absl::StrCat(
+                      "`row_split` must end at the number of values, but ", values_before, " and ",
+                      splits.back(), " values together do not fit into an int64.")));
       for (const std::int64_t split : splits.subspan(1)) *normed++ = values_before + split;
       values_before += splits.back();
       start += size;

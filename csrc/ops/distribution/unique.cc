@@ -8,6 +8,7 @@
 #include "core/table/id_numbers.h"
 #include "ops/distribution/shared_tensor.h"
 #include "ops/system/parallel.h"
+#include "ops/system/sizes.h"
 #include "ops/system/status_guard.h"
 #include "ops/system/tensor_checks.h"
 #include "tensorflow/core/framework/op.h"
@@ -35,7 +36,7 @@ REGISTER_OP("MonolithUniqueKeyWithValueAndOffset")
     .Attr("generate_buffer: bool")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
-      std::vector<std::int32_t> dims;
+      std::vector<std::int64_t> dims;
       TF_RETURN_IF_ERROR(c->GetAttr("dims", &dims));
       ShapeHandle key;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &key));
@@ -85,8 +86,10 @@ class UniqueKeyWithValueAndOffsetOp final : public tf::OpKernel {
     // Where the flat value of each row begins.
     std::vector<std::int64_t> first_value(num_rows + 1, 0);
     for (std::int64_t row = 0; row < num_rows; ++row) {
-      first_value[row + 1] = first_value[row] + (key_split[row + 1] - key_split[row]) * dims_[row];
+      first_value[row + 1] =
+          SizeSum(first_value[row], SizeProduct(key_split[row + 1] - key_split[row], dims_[row]));
     }
+    OP_REQUIRES_OK(ctx, CheckSize("dims", first_value[num_rows], num_keys));
 
     // Rows are independent of each other: each keeps its results in its own part of these.
     std::vector<std::uint32_t> numbers(keys.size());

@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/wire/wire.h"
+#include "ops/system/handles.h"
+#include "ops/system/tensor_checks.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -140,8 +142,7 @@ class OpenKernel final : public tf::OpKernel {
  public:
   explicit OpenKernel(tf::OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("filename", &filename_));
-    OP_REQUIRES(ctx, !filename_.empty(),
-                absl::InvalidArgumentError("A file to write needs a name, got an empty one."));
+    OP_REQUIRES_OK(ctx, CheckFileName("filename", filename_));
   }
 
   void Compute(tf::OpKernelContext* ctx) override {
@@ -168,7 +169,7 @@ class AppendKernel final : public tf::OpKernel {
 
   void Compute(tf::OpKernelContext* ctx) override {
     tf::core::RefCountPtr<FileResource> file;
-    OP_REQUIRES_OK(ctx, tf::LookupResource(ctx, tf::HandleFromInput(ctx, 0), &file));
+    OP_REQUIRES_OK(ctx, FindResource(ctx, 0, &file));
     const tf::Tensor& content = ctx->input(1);
     OP_REQUIRES(ctx, tf::TensorShapeUtils::IsScalar(content.shape()),
                 absl::InvalidArgumentError(absl::StrCat("`content` must be a scalar, got shape ",
@@ -193,7 +194,7 @@ class AppendEntryDumpKernel final : public tf::OpKernel {
 
   void Compute(tf::OpKernelContext* ctx) override {
     tf::core::RefCountPtr<FileResource> file;
-    OP_REQUIRES_OK(ctx, tf::LookupResource(ctx, tf::HandleFromInput(ctx, 0), &file));
+    OP_REQUIRES_OK(ctx, FindResource(ctx, 0, &file));
     const tf::Tensor& ids = ctx->input(1);
     const tf::Tensor& bias = ctx->input(2);
     const tf::Tensor& rows = ctx->input(3);
@@ -222,7 +223,7 @@ class CloseKernel final : public tf::OpKernel {
 
   void Compute(tf::OpKernelContext* ctx) override {
     tf::core::RefCountPtr<FileResource> file;
-    OP_REQUIRES_OK(ctx, tf::LookupResource(ctx, tf::HandleFromInput(ctx, 0), &file));
+    OP_REQUIRES_OK(ctx, FindResource(ctx, 0, &file));
     OP_REQUIRES_OK(ctx, file->Close());
   }
 };

@@ -8,6 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "ops/system/sizes.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -29,7 +30,8 @@ class KeptOutputs {
   [[nodiscard]] absl::Status Allocate(tensorflow::OpKernelContext* ctx, int index,
                                       const tensorflow::TensorShape& shape, T** data) {
     tensorflow::Tensor output;
-    const std::int64_t bytes = shape.num_elements() * static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t bytes =
+        SizeProduct(shape.num_elements(), static_cast<std::int64_t>(sizeof(T)));
     if (bytes < kSmallBytes || !Take(index, shape, &output)) {
       TF_RETURN_IF_ERROR(ctx->allocate_temp(tensorflow::DataTypeToEnum<T>::value, shape, &output));
       if (bytes >= kSmallBytes) Keep(index, output, bytes);

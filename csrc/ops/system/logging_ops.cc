@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "core/wire/wire.h"
+#include "ops/system/handles.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -194,7 +195,7 @@ class MachineHealthCheckKernel final : public tf::OpKernel {
 
   void Compute(tf::OpKernelContext* ctx) override {
     tf::core::RefCountPtr<MachineInfo> info;
-    OP_REQUIRES_OK(ctx, tf::LookupResource(ctx, tf::HandleFromInput(ctx, 0), &info));
+    OP_REQUIRES_OK(ctx, FindResource(ctx, 0, &info));
     std::int64_t resident = 0;
     OP_REQUIRES_OK(ctx, ReadResidentBytes(&resident));
     tf::Tensor* status = nullptr;

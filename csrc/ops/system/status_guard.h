@@ -21,8 +21,8 @@ template <typename Fn>
     return absl::InvalidArgumentError(e.what());
   } catch (const std::out_of_range& e) {
     return absl::OutOfRangeError(e.what());
-  } catch (const std::bad_alloc& e) {
-    return absl::ResourceExhaustedError(e.what());
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("There is not enough memory for what this op allocates.");
   } catch (const std::exception& e) {
     return absl::InternalError(e.what());
   }

@@ -1,10 +1,12 @@
 // What kernels ask of their inputs before they trust a size or an index.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -56,6 +58,18 @@ namespace monolith::ops {
                                            std::int64_t index, std::int64_t limit) {
   return absl::InvalidArgumentError(absl::StrCat("`", name, "` must be within [0, ", limit,
                                                  "), but element ", position, " is ", index, "."));
+}
+
+// Checks the name of a file or snapshot: the system would take a part of it for the whole.
+[[nodiscard]] inline absl::Status CheckFileName(const char* input, absl::string_view name) {
+  if (name.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("`", input, "` is empty; it must name a file."));
+  }
+  const std::size_t nul = name.find('\0');
+  if (nul == absl::string_view::npos) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("`", input,
+                                                 "` must name a file, but has a NUL at ", nul,
+                                                 ", after '", name.substr(0, nul), "'."));
 }
 
 // The elements of a tensor of any rank.

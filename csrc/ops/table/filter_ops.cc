@@ -11,9 +11,12 @@
 #include "core/filter/probabilistic_filter.h"
 #include "core/filter/sliding_hash_filter.h"
 #include "core/table/table_config.h"
+#include "ops/system/handles.h"
+#include "ops/system/sizes.h"
 #include "ops/system/status_guard.h"
 #include "ops/table/filter_files.h"
 #include "ops/table/filter_resource.h"
+#include "ops/table/snapshot_op.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -149,6 +152,11 @@ class SlidingFilterKernel final : public FilterKernel {
       : FilterKernel(ctx), thresholds_(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("capacity", &capacity_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("split_num", &split_num_));
+    OP_REQUIRES(
+        ctx, capacity_ <= kMostCapacity && split_num_ <= kMostSplits,
+        absl::InvalidArgumentError(absl::StrCat(
+            "A filter has a capacity of at most ", kMostCapacity, " ids in at most ", kMostSplits,
+            " splits, got capacity ", capacity_, " and split_num ", split_num_, ".")));
   }
 
  private:
@@ -160,6 +168,9 @@ class SlidingFilterKernel final : public FilterKernel {
     return std::make_unique<core::SlidingHashFilter>(capacity_, split_num_,
                                                      thresholds_.Thresholds());
   }
+
+  static constexpr std::int64_t kMostCapacity = std::int64_t{1} << 40;  // Terabytes.
+  static constexpr std::int64_t kMostSplits = 99999;  // Five digits in the names of their files.
 
   const ThresholdAttr thresholds_;
   std::int64_t capacity_ = 0;
@@ -206,14 +217,12 @@ class FilterFileKernel final : public tf::OpKernel {
 
   void Compute(tf::OpKernelContext* ctx) override {
     tf::core::RefCountPtr<FilterResource> filter;
-    OP_REQUIRES_OK(ctx, tf::LookupResource(ctx, tf::HandleFromInput(ctx, 0), &filter));
-    const tf::Tensor& basename = ctx->input(1);
-    OP_REQUIRES(ctx, tf::TensorShapeUtils::IsScalar(basename.shape()),
-                absl::InvalidArgumentError(absl::StrCat("`basename` must be a scalar, got shape ",
-                                                        basename.shape().DebugString(), ".")));
+    OP_REQUIRES_OK(ctx, FindResource(ctx, 0, &filter));
+    OP_REQUIRES_OK(ctx, CheckRank(ctx->input(1), "basename", 0));
+    std::string basename;
+    OP_REQUIRES_OK(ctx, ReadBasename(ctx, 1, &basename));
     if (filter->sliding() != nullptr) {
-      OP_REQUIRES_OK(ctx, kFileFn(ctx->env(), std::string(basename.scalar<tf::tstring>()()),
-                                  filter->sliding()));
+      OP_REQUIRES_OK(ctx, kFileFn(ctx->env(), basename, filter->sliding()));
     }
     ctx->set_output(0, ctx->input(0));
   }
@@ -225,14 +234,16 @@ absl::Status RowLength(const tf::Tensor& ids, const tf::Tensor& rows, std::int64
   std::int64_t num_rows = 1;
   int dim = 0;
   // Past a match, dimensions of size 1 belong to the row as well as to the ids.
-  while (num_rows != num_ids && dim < rows.dims()) num_rows *= rows.dim_size(dim++);
+  while (num_rows != num_ids && dim < rows.dims()) {
+    num_rows = SizeProduct(num_rows, rows.dim_size(dim++));
+  }
   if (num_rows != num_ids) {
     return absl::InvalidArgumentError(absl::StrCat(
         "There must be one row of embeddings per id, got ids of shape ", ids.shape().DebugString(),
         " and embeddings of shape ", rows.shape().DebugString(), "."));
   }
   *length = 1;
-  for (; dim < rows.dims(); ++dim) *length *= rows.dim_size(dim);
+  for (; dim < rows.dims(); ++dim) *length = SizeProduct(*length, rows.dim_size(dim));
   return absl::OkStatus();
 }
 
@@ -253,7 +264,7 @@ class InterceptGradientGradientKernel final : public tf::OpKernel {
 
   void Compute(tf::OpKernelContext* ctx) override {
     tf::core::RefCountPtr<FilterResource> filter;
-    OP_REQUIRES_OK(ctx, tf::LookupResource(ctx, tf::HandleFromInput(ctx, 0), &filter));
+    OP_REQUIRES_OK(ctx, FindResource(ctx, 0, &filter));
     const tf::Tensor& ids = ctx->input(1);
     const tf::Tensor& grad = ctx->input(2);
     std::int64_t row_length = 0;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/system/parallel.h"
+#include "ops/system/sizes.h"
 #include "ops/system/status_guard.h"
 #include "ops/table/table_calls.h"
 #include "ops/table/table_set.h"
@@ -26,11 +27,12 @@ absl::Status FusedLookupShape(shapes::InferenceContext* c, std::int64_t num_tabl
   const int first = c->num_inputs() - 3;  // ids, fused_slot_size, req_time
   std::int64_t num_shards = 0;
   TF_RETURN_IF_ERROR(c->GetAttr("num_of_shards", &num_shards));
+  TF_RETURN_IF_ERROR(CheckShards(num_shards));
   shapes::ShapeHandle sizes;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 1), 1, &sizes));
   shapes::DimensionHandle blocks = c->Dim(sizes, 0);
   if (num_tables >= 0) {
-    TF_RETURN_IF_ERROR(c->WithValue(blocks, num_tables * num_shards, &blocks));
+    TF_RETURN_IF_ERROR(c->WithValue(blocks, SizeProduct(num_tables, num_shards), &blocks));
   }
   shapes::DimensionHandle offsets;
   TF_RETURN_IF_ERROR(c->Add(blocks, 1, &offsets));
@@ -138,6 +140,11 @@ class FusedTables {
   [[nodiscard]] std::size_t size() const { return tables_.size(); }
   [[nodiscard]] const FusedTable& operator[](std::size_t i) const { return tables_[i]; }
   [[nodiscard]] std::size_t num_learning_rates() const { return num_learning_rates_; }
+  // For messages.
+  [[nodiscard]] std::string names() const {
+    if (tables_.empty()) return "set without tables";
+    return absl::StrCat(tables_[0].name(), " and the other ", tables_.size() - 1);
+  }
 
  private:
   std::vector<tf::core::RefCountPtr<TableSet>> sets_;
@@ -173,8 +180,8 @@ absl::Status CutIntoBlocks(const FusedTables& tables, int num_shards, const tf::
           absl::StrCat("fused_slot_size[", b, "] is negative: ", size));
     }
     const auto dim = static_cast<std::int64_t>(tables[b % tables.size()].table->dim());
-    blocks->first_id.push_back(blocks->first_id.back() + size);
-    blocks->first_row.push_back(blocks->first_row.back() + size * dim);
+    blocks->first_id.push_back(SizeSum(blocks->first_id.back(), size));
+    blocks->first_row.push_back(SizeSum(blocks->first_row.back(), SizeProduct(size, dim)));
   }
   if (blocks->first_id.back() != num_ids) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -192,6 +199,7 @@ absl::Status CutIntoBlocks(const FusedTables& tables, int num_shards, const tf::
 template <typename Work>
 absl::Status ForEachBlock(tf::OpKernelContext* ctx, const FusedTables& tables, const Blocks& blocks,
                           Work&& work) {
+  if (blocks.size() == 0) return absl::OkStatus();  // Of no tables.
   constexpr std::int64_t kCyclesPerId = 150;
   const std::int64_t ids_per_block =
       blocks.first_id.back() / static_cast<std::int64_t>(blocks.size()) + 1;
@@ -218,6 +226,7 @@ class FusedLookupOp final : public tf::OpKernel {
  public:
   explicit FusedLookupOp(tf::OpKernelConstruction* ctx) : tf::OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("num_of_shards", &num_shards_));
+    OP_REQUIRES_OK(ctx, CheckShards(num_shards_));
   }
 
   void Compute(tf::OpKernelContext* ctx) override {
@@ -270,6 +279,7 @@ class FusedOptimizeOp final : public tf::OpKernel {
  public:
   explicit FusedOptimizeOp(tf::OpKernelConstruction* ctx) : tf::OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("num_of_shards", &num_shards_));
+    OP_REQUIRES_OK(ctx, CheckShards(num_shards_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("enable_grad_accumulation", &enable_grad_accumulation_));
   }
 
@@ -290,9 +300,8 @@ class FusedOptimizeOp final : public tf::OpKernel {
         ctx, grads.NumElements() == blocks.first_row.back(),
         absl::InvalidArgumentError(absl::StrCat("`id_grads` must have ", blocks.first_row.back(),
                                                 " floats, got ", grads.NumElements())));
-    OP_REQUIRES_OK(ctx, CheckLearningRates(
-                            learning_rates, tables.num_learning_rates(),
-                            absl::StrCat(tables[0].name(), " and the other ", tables.size() - 1)));
+    OP_REQUIRES_OK(ctx,
+                   CheckLearningRates(learning_rates, tables.num_learning_rates(), tables.names()));
     UpdateArguments arguments;
     OP_REQUIRES_OK(ctx, ReadNonNegative(ctx, "req_time", &arguments.update_time_sec));
     OP_REQUIRES_OK(ctx, ReadNonNegative(ctx, "global_step", &arguments.global_step));

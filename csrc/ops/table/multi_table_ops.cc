@@ -111,10 +111,15 @@ absl::Status CutIntoParts(const TableSet& set, const TableSet::Tables& tables, c
                                                    ". Current: ", id_split.NumElements()));
   }
   const auto split = id_split.flat<std::int64_t>();
+  if (split(0) != 0) {  // Also of a set without tables.
+    return absl::InvalidArgumentError(absl::StrCat(
+        set.name(), ": id_split must start at 0, never fall and end at the number of ids, ",
+        id.NumElements(), "; entry 0 is ", split(0)));
+  }
   *num_values = 0;
   std::size_t learning_rates = 0;
   for (std::size_t i = 0; i < n; ++i) {
-    if (split(0) != 0 || split(i) > split(i + 1) || split(i + 1) > id.NumElements()) {
+    if (split(i) > split(i + 1) || split(i + 1) > id.NumElements()) {
       return absl::InvalidArgumentError(absl::StrCat(
           set.name(), ": id_split must start at 0, never fall and end at the number of ids, ",
           id.NumElements(), "; entry ", i, " is ", split(i), ", entry ", i + 1, " is ",

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "ops/system/status_guard.h"
+#include "ops/system/tensor_checks.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -20,7 +21,7 @@ namespace monolith::ops {
                                                    tensor.shape().DebugString()));
   }
   *basename = std::string(tensor.flat<tensorflow::tstring>()(0));
-  return basename->empty() ? absl::InvalidArgumentError("`basename` is empty.") : absl::OkStatus();
+  return CheckFileName("basename", *basename);
 }
 
 // File work runs on a thread of its own: it would block one of TensorFlow's for minutes.

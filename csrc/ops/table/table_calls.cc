@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "ops/system/sizes.h"
 
 namespace monolith::ops {
 namespace {
@@ -57,10 +58,12 @@ absl::Status CheckLearningRates(const tf::Tensor& learning_rates, std::size_t ex
 
 absl::Status CheckRows(const std::string& table, std::size_t n, std::size_t dim,
                        std::size_t num_values) {
-  if (n * dim == num_values) return absl::OkStatus();
+  const std::int64_t needed =
+      SizeProduct(static_cast<std::int64_t>(n), static_cast<std::int64_t>(dim));
+  if (needed == static_cast<std::int64_t>(num_values)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("Table ", table, ": The dim doesn't match expectation. ", n, " ids of dim ", dim,
-                   " need ", n * dim, " values, got ", num_values, "."));
+                   " need ", needed, " values, got ", num_values, "."));
 }
 
 bool WorthThreads(tf::OpKernelContext* ctx, std::size_t n, bool asked_for) {

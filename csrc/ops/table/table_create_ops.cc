@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/table/table_config.h"
+#include "ops/system/handles.h"
 #include "ops/system/status_guard.h"
 #include "ops/table/table_set.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -88,10 +89,9 @@ class CreateTableSetOp : public tf::OpKernel {
     // Looked up before the set is made: the resource manager is locked while it makes something.
     const int filter_input = ctx->num_inputs() - 2;
     tf::core::RefCountPtr<FilterResource> filter;
-    OP_REQUIRES_OK(ctx, tf::LookupResource(ctx, tf::HandleFromInput(ctx, filter_input), &filter));
+    OP_REQUIRES_OK(ctx, FindResource(ctx, filter_input, &filter));
     tf::core::RefCountPtr<SyncClient> sync_client;
-    OP_REQUIRES_OK(
-        ctx, tf::LookupResource(ctx, tf::HandleFromInput(ctx, filter_input + 1), &sync_client));
+    OP_REQUIRES_OK(ctx, FindResource(ctx, filter_input + 1, &sync_client));
     TableSet* found = nullptr;
     OP_REQUIRES_OK(ctx, ctx->resource_manager()->LookupOrCreate<TableSet>(
                             cinfo_.container(), cinfo_.name(), &found, [&](TableSet** made) {

@@ -179,6 +179,7 @@ class RestoreLayersOp final : public FileOp {
       if (layer < 0) return absl::InvalidArgumentError("`layers` must not be negative.");
       if (layer == known) layers.emplace_back();
       layers.back().emplace_back(basenames.flat<tf::tstring>()(i));
+      TF_RETURN_IF_ERROR(CheckFileName("basenames", layers.back().back()));
     }
     if (layers.empty()) {
       return absl::InvalidArgumentError(

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/system/status_guard.h"
+#include "ops/system/tensor_checks.h"
 #include "ops/table/table_calls.h"
 #include "ops/table/table_set.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -191,14 +192,13 @@ class LookupGradientOp final : public tf::OpKernel {
                     "`input_grads` must be a matrix, got shape ", grads.shape().DebugString())));
     const std::int64_t n = ids.NumElements();
     // `id_indices` comes from a sparse tensor ([n, rank], the row first) or is the rows themselves.
-    OP_REQUIRES(ctx, indices.dims() >= 1 && indices.dim_size(0) == n && indices.dims() <= 2,
-                absl::InvalidArgumentError(absl::StrCat("`id_indices` must have ", n,
-                                                        " rows, one per id, got shape ",
-                                                        indices.shape().DebugString())));
-    ctx->set_output(0, ids);
-    tf::Tensor* output = nullptr;
-    const std::int64_t dim = grads.dim_size(1);
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, tf::TensorShape({n, dim}), &output));
+    OP_REQUIRES(
+        ctx,
+        indices.dims() >= 1 && indices.dims() <= 2 && indices.dim_size(0) == n &&
+            (n == 0 || indices.NumElements() > 0),
+        absl::InvalidArgumentError(absl::StrCat(
+            "`id_indices` must have ", n, " rows, one per id, of at least one number, got shape ",
+            indices.shape().DebugString())));
     const std::int64_t stride = n == 0 ? 1 : indices.NumElements() / n;
     const auto rows = indices.flat<std::int64_t>();
     for (std::int64_t i = 0; i < n; ++i) {
@@ -207,7 +207,18 @@ class LookupGradientOp final : public tf::OpKernel {
                   absl::InvalidArgumentError(absl::StrCat(
                       "id_indices[", i, "] = ", row, " is not a row of `input_grads`, which has ",
                       grads.dim_size(0))));
-      std::copy_n(grads.flat<float>().data() + row * dim, dim,
+    }
+    tf::Tensor flat_ids;
+    OP_REQUIRES(ctx, flat_ids.CopyFrom(ids, tf::TensorShape({n})),
+                absl::InternalError("`id_values` could not be reshaped."));
+    ctx->set_output(0, flat_ids);
+    tf::Tensor* output = nullptr;
+    const std::int64_t dim = grads.dim_size(1);
+    tf::TensorShape shape;
+    OP_REQUIRES_OK(ctx, MakeShape({n, dim}, &shape));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, shape, &output));
+    for (std::int64_t i = 0; i < n; ++i) {
+      std::copy_n(grads.flat<float>().data() + rows(i * stride) * dim, dim,
                   output->flat<float>().data() + i * dim);
     }
   }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "ops/system/handles.h"
 #include "tensorflow/core/util/work_sharder.h"
 
 namespace monolith::ops {
@@ -86,7 +87,7 @@ std::size_t EvictRows(const TableSet& set, std::size_t index, core::EmbeddingTab
 
 absl::Status GetTableSet(tf::OpKernelContext* ctx, int index,
                          tf::core::RefCountPtr<TableSet>* set) {
-  return tf::LookupResource(ctx, tf::HandleFromInput(ctx, index), set);
+  return FindResource(ctx, index, set);
 }
 
 core::Parallel OnAllThreads(tf::OpKernelContext* ctx) {

@@ -102,9 +102,10 @@ class SaveOp final : public FileOp {
     options_.num_shards = static_cast<int>(num_shards);
     if (!multi_) {
       OP_REQUIRES_OK(ctx, ctx->GetAttr("random_sleep_ms", &options_.random_sleep_ms));
-      OP_REQUIRES(ctx, options_.random_sleep_ms >= 0,
-                  absl::InvalidArgumentError(absl::StrCat(
-                      "random_sleep_ms must not be negative, got ", options_.random_sleep_ms)));
+      OP_REQUIRES(ctx, options_.random_sleep_ms >= 0 && options_.random_sleep_ms <= kMostSleepMs,
+                  absl::InvalidArgumentError(absl::StrCat("random_sleep_ms must be between 0 and ",
+                                                          kMostSleepMs, ", an hour; got ",
+                                                          options_.random_sleep_ms)));
     }
     std::string expire_times;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("slot_expire_time_config", &expire_times));
@@ -121,6 +122,8 @@ class SaveOp final : public FileOp {
     ctx->set_output(0, ctx->input(0));
     return SaveTables(ctx->env(), *set, basename, compression_, options_);
   }
+
+  static constexpr std::int64_t kMostSleepMs = 60 * 60 * 1000;
 
   const bool multi_;
   const std::string compression_;

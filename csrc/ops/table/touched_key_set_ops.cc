@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/table/touched_key_set.h"
+#include "ops/system/handles.h"
 #include "ops/system/status_guard.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -103,7 +104,7 @@ class InsertKernel final : public tf::OpKernel {
 
   void Compute(tf::OpKernelContext* ctx) override {
     tf::core::RefCountPtr<TouchedKeySetResource> resource;
-    OP_REQUIRES_OK(ctx, tf::LookupResource(ctx, tf::HandleFromInput(ctx, 0), &resource));
+    OP_REQUIRES_OK(ctx, FindResource(ctx, 0, &resource));
     const auto ids = ctx->input(1).flat<std::int64_t>();
     tf::Tensor* dropped = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, {1}, &dropped));
@@ -120,7 +121,7 @@ class StealKernel final : public tf::OpKernel {
 
   void Compute(tf::OpKernelContext* ctx) override {
     tf::core::RefCountPtr<TouchedKeySetResource> resource;
-    OP_REQUIRES_OK(ctx, tf::LookupResource(ctx, tf::HandleFromInput(ctx, 0), &resource));
+    OP_REQUIRES_OK(ctx, FindResource(ctx, 0, &resource));
     std::vector<std::int64_t> ids;
     OP_REQUIRES_OK(ctx, Guard([&] { ids = resource->set.Steal(); }));
     tf::Tensor* output = nullptr;

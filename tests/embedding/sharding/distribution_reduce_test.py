@@ -61,7 +61,7 @@ class TestReductions:
             ([[0]], [1.0], [2], "`id_values` must have 2 dimensions"),
             ([[0]], [[1.0]], [2, 3], "`id_dense_shape` must have 1 element"),
             ([[0]], [[1.0]], [-1], "`id_dense_shape` must not be negative"),
-            ([[0]], [[1.0, 2.0]], [2**62], "overflow|OOM|too many|out of memory"),
+            ([[0]], [[1.0, 2.0]], [2**62], "`id_dense_shape` asks for an output of"),
         ],
     )
     def test_bad_input(self, kind, indices, rows, length, message):
@@ -175,7 +175,7 @@ class TestFusedReduceSumAndSplit:
             ([0, 0], [[1.0]], [1], [1], "`id_indices` must have 1 element"),
             ([0], [1.0], [1], [1], "`id_values` must have 2 dimensions"),
             ([0], [[1.0]], [-5], [1], "must not be negative"),
-            ([0], [[1.0, 1.0]], [2**62], [2], "overflow|OOM|too many|out of memory"),
+            ([0], [[1.0, 1.0]], [2**62], [2], "`id_dense_shape` asks for an output of"),
         ],
     )
     def test_bad_input(self, indices, rows, length, dims, message):
