@@ -77,21 +77,9 @@ def _what_is_known(rng: random.Random, tensor: Value) -> Any:
 
 
 _ODD_STATIC_SHAPES: list[list[int | None]] = [
-    *(
-        [],
-        [None],
-        [0],
-        [1],
-        [3],
-        [2**31],
-        [2**62],
-        [None, None],
-        [None, 2],
-        [2, None],
-        [2, 3],
-        [0, None],
-    ),
-    *([None, 2**62], [2**62, None], [2**31, 2**31], [None, 2**40, 2**20], [1, None, 2], [None] * 4),
+    *([size] for size in (None, 0, 1, 3, 2**31, 2**62)),
+    *([rows, columns] for rows in (None, 0, 2, 2**62) for columns in (None, 2, 3, 2**62)),
+    *([None, 2**62, 4], [2**62, None, 2**62], [2**31, 2**31], [1, None, 2], [None] * 4, []),
 ]
 
 
