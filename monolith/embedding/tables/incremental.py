@@ -60,7 +60,9 @@ class IncrementalCheckpointSaverHook(tf.compat.v1.train.SessionRunHook):  # type
     the next one holds what this one lacks.
 
     Args:
-        saver_hook: Saves full checkpoints, at a slower pace. Its guard listeners guard deltas, too.
+        saver_hook: Saves full checkpoints, at a slower pace. Its guard listeners guard deltas, too,
+            and those of its listeners that have `before_delta(session, step, prefix)` are told
+            before a delta is written.
         save_secs: Saves a delta every so many seconds.
         save_steps: Saves a delta every so many steps; give this or `save_secs`.
         max_touched_ids: How many changed rows each table of each server remembers; an id costs
@@ -183,6 +185,9 @@ class IncrementalCheckpointSaverHook(tf.compat.v1.train.SessionRunHook):  # type
         prefix = delta_chain.get_delta_prefix(self._base, step)
         listed = [*self._deltas, Delta(step, num_rows)]
         with self._removed_on_error(self._base):
+            for listener in self._saver_hook._listeners:
+                if hasattr(listener, "before_delta"):
+                    listener.before_delta(session, step, prefix)
             self._tables.save(session, SaveHelper.get_ckpt_asset_dir(prefix))
             saver = self._saver_hook._get_saver()
             saver.save(session, prefix, write_meta_graph=False, write_state=False)

@@ -1,8 +1,8 @@
 """A checkpoint for which all workers are at rest, and that remembers how far each had read.
 
 The chief places the barrier before it saves and removes it afterwards. A worker that arrives at the
-barrier saves the position of its input under the step of the checkpoint, and a worker that starts
-anew goes on reading there.
+barrier saves the position of its input, the chief puts all positions into the checkpoint, and a
+worker that starts from that checkpoint goes on reading there.
 
 Example:
     >>> import tempfile
@@ -21,18 +21,23 @@ Example:
     (True, False, 10)
 """
 
+import contextlib
 import logging
 import os
+import re
 import time
 from collections.abc import Callable
 
 import tensorflow as tf
-from tensorflow.python.data.ops import iterator_ops
 
 from monolith import errors
+from monolith.checkpoint import delta_chain
+from monolith.checkpoint import state as checkpoint_state
+from monolith.checkpoint.paths import SaveHelper
 from monolith.graph import metadata
 from monolith.proto import ckpt_hooks_pb2
 from monolith.training.controller import barrier
+from monolith.training.hooks.input_position import Found, InputPosition
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +45,9 @@ logger = logging.getLogger(__name__)
 SAVE_ACTION = "Save"
 
 _META_KEY = "worker_ckpt_meta"
+
+# How many positions are kept that are in no checkpoint.
+_MAX_TO_KEEP = 5
 
 
 class _WorkerCkptMeta:
@@ -190,20 +198,31 @@ class WorkerCkptHelper:
 
     Make it after the input: it takes the iterators that the default graph has then.
 
+    A position is of use only with the model that was saved with it. So in training, `with_model`,
+    it is a file of the model's checkpoint, `<prefix>.assets/input_worker_<index>`: it appears and
+    goes with it, and whoever goes back to an older checkpoint goes back in the input, too. A worker
+    that is not the chief leaves its position beside the checkpoints until the chief, which saves
+    when all workers are at the barrier, takes it.
+
+    Without a model that has a listener for it, the position of a step is the one that is used with
+    a checkpoint of that step, and the latest where there are no checkpoints.
+
     Args:
-        model_dir: Where the positions are kept: `input_worker_<index>.ckpt-<step>*`, and the file
-            `checkpoint_input_worker_<index>` that names the latest.
+        model_dir: Where checkpoints are and go. Positions that are in no checkpoint are here:
+            `input_worker_<index>.ckpt-<step>`, and the file `checkpoint_input_worker_<index>` that
+            lists the last five.
         index: Which worker this is.
+        with_model: Whether positions are files of checkpoints.
     """
 
-    def __init__(self, model_dir: str, index: int) -> None:
+    def __init__(self, model_dir: str, index: int, *, with_model: bool = False) -> None:
         self._model_dir = model_dir
         self._index = index
-        self._basename = os.path.join(model_dir, f"input_worker_{index}.ckpt")
-        self._state_filename = f"checkpoint_input_worker_{index}"
+        self._with_model = with_model
+        self._has_listener = False
         self._meta = _get_meta()
         self._meta.is_used = True
-        self._saver = _make_saver() if self._meta.enable_iter_save_restore else None
+        self._position = InputPosition() if self._meta.enable_iter_save_restore else None
 
     def create_save_iterator_callback(self) -> barrier.BarrierCallback:
         """Returns a callback of the barrier that saves the position when it is placed for a save.
@@ -212,54 +231,157 @@ class WorkerCkptHelper:
         """
         return self._save
 
+    def create_saver_listener(
+        self, basename: str, num_workers: int = 1
+    ) -> "InputPositionSaverListener":
+        """Returns what puts positions into checkpoints, in the process that saves them.
+
+        Args:
+            basename: What prefixes of checkpoints begin with.
+            num_workers: How many workers the job has.
+        """
+        self._has_listener = True
+        return InputPositionSaverListener(self, basename, num_workers)
+
     def create_restorer_hook(self) -> tf.compat.v1.train.SessionRunHook:
-        """Returns a hook that goes to the latest position when a session is created.
+        """Returns a hook that goes to the position of the checkpoint when a session is created.
 
         It does nothing if no position was saved. Goes behind the hook that initializes the input.
         """
         return _RestorerHook(self)
 
     def restore(self, session: tf.compat.v1.Session) -> None:
-        """Goes to the latest saved position, if there is one.
+        """Goes on where the checkpoint was saved, or starts at the beginning, and says which."""
+        if self._position is None or self._position.is_empty:
+            return
+        if self._position.why_unknown:
+            logger.warning(
+                "worker %d reads its input from the beginning, now and whenever it starts: %s",
+                self._index,
+                self._position.why_unknown,
+            )
+            return
+        checkpoint, path = self._find_saved()
+        found = self._position.restore(session, path)
+        if found is Found.UNFINISHED:
+            logger.info("worker %d goes on reading its input where %s ends", self._index, path)
+            return
+        if checkpoint is None and found is Found.NOTHING:
+            logger.info("worker %d reads its input from the beginning", self._index)
+            return
+        old = _get_list_path(self._model_dir, self._index)
+        if found is Found.NOTHING and self._with_model and tf.io.gfile.exists(old):
+            logger.warning(
+                "worker %d reads its input from the beginning: %s is of an earlier version, whose "
+                "positions do not say to which input they belong",
+                self._index,
+                old,
+            )
+            return
+        logger.log(
+            logging.WARNING if found is Found.UNREADABLE else logging.INFO,
+            "worker %d reads its input from the beginning: %s %s",
+            self._index,
+            checkpoint or path,
+            found.value,
+        )
+
+    def save_to(self, session: tf.compat.v1.Session, asset_dir: str) -> None:
+        """Writes the position into the directory of a checkpoint.
 
         Raises:
-            errors.MonolithError: It does not fit the input, or cannot be read.
+            tf.errors.OpError: It cannot be written.
         """
-        if self._saver is None:
+        if self._position is None or self._position.is_empty:
             return
-        latest = tf.train.latest_checkpoint(self._model_dir, self._state_filename)
-        if latest is None:
-            logger.info("worker %d has no saved input position, it starts anew", self._index)
-            return
-        state = tf.train.get_checkpoint_state(self._model_dir, self._state_filename)
-        # So that those of the run before count when old ones are removed.
-        self._saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
-        try:
-            self._saver.restore(session, latest)
-        except (tf.errors.OpError, ValueError) as error:
-            raise errors.MonolithError(
-                f"The input position of worker {self._index} cannot be restored from {latest!r}, "
-                f"perhaps because the input has changed since; remove "
-                f"{os.path.join(self._model_dir, self._state_filename)!r} to read from the start. "
-                f"TensorFlow says: {error}"
-            ) from error
-        logger.info("worker %d goes on reading its input as of %s", self._index, latest)
+        tf.io.gfile.makedirs(asset_dir)
+        self._position.save(session, os.path.join(asset_dir, _get_name(self._index)))
+
+    def _find_saved(self) -> tuple[str | None, str]:
+        """Returns the checkpoint that is restored, None if there is none, and its position."""
+        checkpoint = tf.train.latest_checkpoint(self._model_dir)
+        if checkpoint is not None:
+            checkpoint = delta_chain.get_newest_prefix(checkpoint)
+        if self._with_model:
+            if checkpoint is None:
+                return None, ""
+            asset_dir = SaveHelper.get_ckpt_asset_dir(checkpoint)
+            return checkpoint, os.path.join(asset_dir, _get_name(self._index))
+        if checkpoint is not None:
+            step = SaveHelper.get_global_step_value(checkpoint)
+            return checkpoint, _get_loose_path(self._model_dir, self._index, step)
+        listed = _read_list(self._model_dir, self._index)
+        return None, listed[-1] if listed else ""
 
     def _save(self, action: str, session: tf.compat.v1.Session) -> None:
-        if action != SAVE_ACTION or self._saver is None:
+        if action != SAVE_ACTION or self._position is None or self._has_listener:
             return
         step = self._meta.get(session).global_step
+        path = _get_loose_path(self._model_dir, self._index, step)
         tf.io.gfile.makedirs(self._model_dir)
-        try:
-            self._saver.save(
-                session,
-                self._basename,
-                global_step=step,
-                latest_filename=self._state_filename,
-                write_meta_graph=False,
-            )
-        except tf.errors.UnimplementedError as error:
-            logger.warning("the input of worker %d has no position to save: %s", self._index, error)
+        if self._position.save(session, path) and not self._with_model:
+            self._list(path)
+
+    def _list(self, path: str) -> None:
+        """Says that a position is the latest, and removes those that are too many."""
+        listed = [p for p in _read_list(self._model_dir, self._index) if p != path] + [path]
+        checkpoint_state.write_list(
+            self._model_dir,
+            path,
+            listed[-_MAX_TO_KEEP:],
+            _get_list_name(self._index),
+            relative=True,  # So that a model directory can be moved.
+        )
+        for old in listed[:-_MAX_TO_KEEP]:
+            with contextlib.suppress(tf.errors.NotFoundError):
+                tf.io.gfile.remove(old)
+
+
+class InputPositionSaverListener(tf.compat.v1.train.CheckpointSaverListener):
+    """Puts the positions of all workers into a checkpoint, before it is complete.
+
+    `WorkerCkptHelper.create_saver_listener` makes it.
+
+    Args:
+        helper: Has the position of this process.
+        basename: What prefixes of checkpoints begin with.
+        num_workers: How many workers the job has.
+    """
+
+    def __init__(self, helper: WorkerCkptHelper, basename: str, num_workers: int) -> None:
+        self._helper = helper
+        self._paths = SaveHelper(basename)
+        self._num_workers = num_workers
+
+    def before_save(self, session: tf.compat.v1.Session, global_step_value: int) -> None:
+        """Writes the positions of a full checkpoint; called by the saver hook."""
+        self._save(session, global_step_value, self._paths.get_ckpt_prefix(global_step_value))
+
+    def before_delta(
+        self, session: tf.compat.v1.Session, global_step_value: int, prefix: str
+    ) -> None:
+        """Writes the positions of a delta; called by the hook that saves deltas."""
+        self._save(session, global_step_value, prefix)
+
+    def after_save(self, session: tf.compat.v1.Session, global_step_value: int) -> None:
+        """Removes positions that are in no checkpoint and never will be; called by the hook."""
+        directory = self._helper._model_dir
+        for index in range(self._num_workers):
+            name = re.compile(rf"{re.escape(_get_name(index))}\.ckpt-(\d+)(\..*)?", re.ASCII)
+            for entry in tf.io.gfile.listdir(directory):
+                found = name.fullmatch(entry)
+                if entry == _get_list_name(index) or (found and int(found[1]) <= global_step_value):
+                    with contextlib.suppress(tf.errors.OpError):
+                        tf.io.gfile.remove(os.path.join(directory, entry))
+
+    def _save(self, session: tf.compat.v1.Session, step: int, prefix: str) -> None:
+        asset_dir = SaveHelper.get_ckpt_asset_dir(prefix)
+        self._helper.save_to(session, asset_dir)
+        for index in range(self._num_workers):
+            loose = _get_loose_path(self._helper._model_dir, index, step)
+            if index != self._helper._index and tf.io.gfile.exists(loose):
+                tf.io.gfile.makedirs(asset_dir)
+                tf.io.gfile.copy(loose, os.path.join(asset_dir, _get_name(index)), overwrite=True)
 
 
 class _RestorerHook(tf.compat.v1.train.SessionRunHook):
@@ -272,18 +394,22 @@ class _RestorerHook(tf.compat.v1.train.SessionRunHook):
         self._helper.restore(session)
 
 
-def _make_saver() -> tf.compat.v1.train.Saver | None:
-    resources = tf.compat.v1.get_collection(iterator_ops.GLOBAL_ITERATORS)
-    if not resources:
-        return None
-    saveables = [
-        iterator_ops._IteratorSaveable(
-            resource,
-            resource.name,
-            # Shuffling and random ops are no reason to lose the position.
-            external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE,
-        )
-        for resource in resources
-    ]
-    # Relative, so that a model directory can be moved.
-    return tf.compat.v1.train.Saver(saveables, save_relative_paths=True)
+def _get_name(index: int) -> str:
+    return f"input_worker_{index}"
+
+
+def _get_list_name(index: int) -> str:
+    return f"checkpoint_input_worker_{index}"
+
+
+def _get_list_path(model_dir: str, index: int) -> str:
+    return os.path.join(model_dir, _get_list_name(index))
+
+
+def _get_loose_path(model_dir: str, index: int, step: int) -> str:
+    return os.path.join(model_dir, f"{_get_name(index)}.ckpt-{step}")
+
+
+def _read_list(model_dir: str, index: int) -> list[str]:
+    state = checkpoint_state.read_list(model_dir, _get_list_name(index))
+    return checkpoint_state.get_listed(model_dir, state)

@@ -100,7 +100,7 @@ class TrainingHooks:
     def create_for_training(self) -> tuple[Hooks, Hooks]:
         """Returns the hooks of every worker, and those of the chief."""
         config = self._config
-        checkpoint_helper = WorkerCkptHelper(self._model_dir, config.index)
+        checkpoint_helper = WorkerCkptHelper(self._model_dir, config.index, with_model=True)
         barrier_op = BarrierOp(
             config.num_workers,
             is_chief=self._is_chief,
@@ -126,7 +126,7 @@ class TrainingHooks:
             *self._create_health_hooks(barrier_op),
             self.create_restore_hook(),
             *sync_hooks.training_chief_hooks,
-            *save.create_save_hooks(self._make_save_context(barrier_op)),
+            *save.create_save_hooks(self._make_save_context(barrier_op, checkpoint_helper)),
             *self._create_metric_hooks(),
         ]
         return tuple(hooks), tuple(chief_hooks)
@@ -148,13 +148,16 @@ class TrainingHooks:
             )
         ]
 
-    def _make_save_context(self, barrier_op: BarrierOp) -> SaveContext:
+    def _make_save_context(
+        self, barrier_op: BarrierOp, checkpoint_helper: WorkerCkptHelper
+    ) -> SaveContext:
         return SaveContext(
             training=self._training,
             config=self._config,
             params=self._task.p,
             model_dir=self._model_dir,
             barrier_op=barrier_op,
+            checkpoint_helper=checkpoint_helper,
             hash_filters=self._hash_filters,
             enable_hash_filter=self._enable_hash_filter,
             ps_monitor=self._ps_monitor,

@@ -24,7 +24,7 @@ from monolith.embedding.tables.snapshots import TableRestorerSaverListener, Tabl
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.controller.barrier import BarrierOp
 from monolith.training.controller.server import ServerHook
-from monolith.training.hooks.checkpoint_barrier import BarrierSaverListener
+from monolith.training.hooks.checkpoint_barrier import BarrierSaverListener, WorkerCkptHelper
 from monolith.training.hooks.checkpoint_info import FidSlotCountSaverListener
 from monolith.training.tables import export
 
@@ -49,6 +49,7 @@ class SaveContext:
         params: The task.
         model_dir: Where checkpoints go.
         barrier_op: Holds the workers during a save.
+        checkpoint_helper: Knows how far the input was read.
         hash_filters: The admission filter of each server.
         enable_hash_filter: Whether the filters count anything.
         ps_monitor: Knows servers that have lost their memory; None if all are restored together.
@@ -59,6 +60,7 @@ class SaveContext:
     params: Params
     model_dir: str
     barrier_op: BarrierOp
+    checkpoint_helper: WorkerCkptHelper
     hash_filters: Sequence[tf.Tensor]
     enable_hash_filter: bool
     ps_monitor: PsMonitor | None
@@ -221,6 +223,7 @@ def _create_save_listeners(
     config = context.config
     basename = os.path.join(context.model_dir, CHECKPOINT_BASENAME)
     listeners: list[tf.compat.v1.train.CheckpointSaverListener] = [
+        context.checkpoint_helper.create_saver_listener(basename, config.num_workers),
         TableSaverListener(basename, write_ckpt_info=True),
         filters.HashFilterCheckpointSaverListener(
             basename, context.hash_filters, context.enable_hash_filter, enable_save_restore=True

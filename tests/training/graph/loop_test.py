@@ -275,13 +275,6 @@ class TestEmptyInput:
         with pytest.raises(errors.ConfigError, match="does not drop all of a small dataset"):
             GraphEstimator(model_fn, tmp_path).train(input_fn)
 
-    def test_input_that_was_read_to_its_end_before(self, tmp_path, caplog):
-        """Workers save how far they have read; going on from the end is no mistake."""
-        (tmp_path / "checkpoint_input_worker_0").touch()
-        with caplog.at_level(logging.WARNING):
-            GraphEstimator(model_fn, tmp_path).train(input_fn_of())
-        assert "Nothing was trained: the input ended before its first batch" in caplog.text
-
     def test_a_hook_that_stops_at_once_is_not_an_empty_input(self, tmp_path):
         class StopAtOnce(v1.train.SessionRunHook):
             def after_create_session(self, session, coord):

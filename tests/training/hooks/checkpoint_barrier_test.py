@@ -229,7 +229,7 @@ class TestWorkerCkptHelper:
         model_dir = str(tmp_path / "model")
         assert read_and_save(model_dir, step=10) == [0]
         names = set(os.listdir(model_dir))
-        assert {"checkpoint_input_worker_0", "input_worker_0.ckpt-10.index"} <= names
+        assert names == {"checkpoint_input_worker_0", "input_worker_0.ckpt-10"}
         assert read_and_save(model_dir, step=20, num_elements=2) == [1, 2]
         assert read_and_save(model_dir, step=30) == [3]
 
@@ -241,8 +241,8 @@ class TestWorkerCkptHelper:
     def test_old_positions_are_removed_across_runs(self, tmp_path):
         for step in range(1, 8):
             assert read_and_save(str(tmp_path), step=step) == [step - 1]
-        kept = {path.name for path in tmp_path.glob("*.index")}
-        assert kept == {f"input_worker_0.ckpt-{step}.index" for step in range(3, 8)}
+        kept = {path.name for path in tmp_path.glob("input_*")}
+        assert kept == {f"input_worker_0.ckpt-{step}" for step in range(3, 8)}
 
     def test_workers_have_positions_of_their_own(self, tmp_path):
         assert read_and_save(str(tmp_path), index=1, num_elements=3) == [0, 1, 2]
@@ -308,12 +308,62 @@ class TestWorkerCkptHelper:
         with caplog.at_level(logging.WARNING, logger=checkpoint_barrier.__name__):
             read = read_and_save(str(tmp_path), dataset)
         assert read == [0]
-        assert "the input of worker 0 has no position to save" in caplog.text
+        assert "worker 0 reads its input from the beginning, now and whenever" in caplog.text
         assert os.listdir(tmp_path) == []
 
-    def test_changed_input_says_what_to_do(self, tmp_path):
+    def test_damaged_position(self, tmp_path, caplog):
         assert read_and_save(str(tmp_path)) == [0]
-        for path in tmp_path.glob("input_worker_0.ckpt-10.data*"):
-            path.write_bytes(b"damaged")
-        with pytest.raises(errors.MonolithError, match=r"remove '.*checkpoint_input_worker_0' to"):
-            read_and_save(str(tmp_path))
+        path = tmp_path / "input_worker_0.ckpt-10"
+        path.write_bytes(path.read_bytes()[:-1])
+        with caplog.at_level(logging.WARNING):
+            assert read_and_save(str(tmp_path)) == [0]
+        assert "input_worker_0.ckpt-10 is of no use: its content is not what was saved" in (
+            caplog.text
+        )
+
+    def test_another_input_starts_at_its_beginning(self, tmp_path):
+        assert read_and_save(str(tmp_path), num_elements=3) == [0, 1, 2]
+        assert read_and_save(str(tmp_path), lambda: tf.data.Dataset.range(20, 30)) == [20]
+
+    def test_the_position_of_the_step_that_the_model_has(self, tmp_path):
+        """Without a listener that puts it into the checkpoint, the step tells."""
+        for step in (10, 20):
+            read_and_save(str(tmp_path), step=step)
+        (tmp_path / "model.ckpt-10.index").touch()
+        (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-10"\n')
+        assert read_and_save(str(tmp_path), step=11) == [1]
+
+
+class TestInputPositionSaverListener:
+    """In a training; see also `tests/training/tables/position_test.py`."""
+
+    def test_positions_of_all_workers_go_into_the_checkpoint(self, tmp_path):
+        basename = str(tmp_path / "model.ckpt")
+
+        def save(index, num_elements):
+            """Reads and saves as one of two workers; returns what was read."""
+            with tf.Graph().as_default():
+                element, initialize = make_input()
+                helper = checkpoint_barrier.WorkerCkptHelper(str(tmp_path), index, with_model=True)
+                listener = helper.create_saver_listener(basename, 2) if index == 0 else None
+                callback = helper.create_save_iterator_callback()
+                hooks = [initialize, helper.create_restorer_hook()]
+                with tf.compat.v1.train.SingularMonitoredSession(hooks=hooks) as session:
+                    read = [session.run(element).tolist() for _ in range(num_elements)]
+                    info = ckpt_hooks_pb2.WorkerCkptInfo(global_step=10)
+                    checkpoint_barrier.assign_ckpt_info(session.raw_session(), info)
+                    callback(checkpoint_barrier.SAVE_ACTION, session.raw_session())
+                    if listener is not None:
+                        listener.before_save(session.raw_session(), 10)
+                        listener.after_save(session.raw_session(), 10)
+                return read
+
+        assert save(1, 3) == [0, 1, 2]
+        # Nobody has saved a model yet, so that position is none.
+        assert save(1, 2) == [0, 1]
+        assert save(0, 4) == [0, 1, 2, 3]
+        assert os.listdir(tmp_path) == ["model.ckpt-10.assets"]
+        (tmp_path / "model.ckpt-10.index").touch()
+        (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-10"\n')
+        assert save(1, 1) == [2]
+        assert save(0, 1) == [4]

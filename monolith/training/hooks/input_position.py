@@ -1,0 +1,207 @@
+"""How far an input has been read: written with a checkpoint, and gone back to with it.
+
+A position is one file. It holds the state of the iterators and says which input they read (see
+`monolith.data.identity`), because it means something for that input only. So an input that was not
+read to its end goes on there, and any other one, or one that was, starts at its beginning.
+
+Example:
+    >>> import tempfile
+    >>> def read_two(path):
+    ...     with tf.Graph().as_default():
+    ...         dataset = tf.data.Dataset.range(4)
+    ...         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+    ...         element, position = iterator.get_next(), InputPosition()
+    ...         with tf.compat.v1.Session() as session:
+    ...             session.run(iterator.initializer)
+    ...             found = position.restore(session, path)
+    ...             elements = [int(session.run(element)) for _ in range(2)]
+    ...             _ = position.save(session, path)
+    ...             return elements, found.name
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     [read_two(f"{directory}/position") for _ in range(3)]
+    [([0, 1], 'NOTHING'), ([2, 3], 'UNFINISHED'), ([0, 1], 'FINISHED')]
+"""
+
+import enum
+import hashlib
+import itertools
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops import iterator_ops
+
+from monolith.data import identity
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = 1
+_GET_NEXT = ("IteratorGetNext", "IteratorGetNextSync")
+
+
+class Found(enum.Enum):
+    """What a saved position has turned out to be; only from the first kind reading goes on.
+
+    The values say it of the checkpoint that the position belongs to.
+    """
+
+    UNFINISHED = "was saved before its end"
+    FINISHED = "was saved after its last batch"
+    OTHER_INPUT = "was saved with another input, or files of it have changed since"
+    NOTHING = "has no position of it"
+    UNREADABLE = "has a position of it that cannot be restored"
+
+
+class InputPosition:
+    """The input of the default graph, which must be complete; without iterators it is empty."""
+
+    def __init__(self) -> None:
+        iterators = [
+            _Iterator(resource)
+            for resource in tf.compat.v1.get_collection(iterator_ops.GLOBAL_ITERATORS)
+        ]
+        self._iterators = iterators
+        self._identity: str | None = None
+        self._why_unknown = ""
+        try:
+            if any(iterator.dataset is None for iterator in iterators):
+                raise identity.UnknownInputError("one of its iterators has no dataset in the graph")
+            self._identity = identity.identify([i.dataset for i in iterators if i.is_known])
+        except identity.UnknownInputError as error:
+            self._why_unknown = str(error)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing that has a position."""
+        return not self._iterators
+
+    @property
+    def why_unknown(self) -> str:
+        """Why the input cannot be told from others; empty if it can be."""
+        return self._why_unknown
+
+    def save(self, session: tf.compat.v1.Session, path: str) -> bool:
+        """Writes the position; returns False if there is none that could be gone back to.
+
+        Raises:
+            tf.errors.OpError: The file cannot be written.
+        """
+        if self.is_empty or self._identity is None:
+            return False
+        try:
+            states = session.run([iterator.state for iterator in self._iterators])
+        except tf.errors.UnimplementedError as error:
+            logger.warning("the input has no position to save: %s", error.message.splitlines()[0])
+            return False
+        _write(path, self._identity, states)
+        return True
+
+    def restore(self, session: tf.compat.v1.Session, path: str) -> Found:
+        """Goes to a saved position, if it is one inside this input.
+
+        The iterators must be initialized. If it is none, they are at the beginning afterwards.
+
+        Args:
+            session: Where the iterators are.
+            path: What `save` has written, or nothing.
+        """
+        if self.is_empty or self._identity is None or not tf.io.gfile.exists(path):
+            return Found.NOTHING
+        try:
+            saved_input, states = _read(path)
+            if saved_input != self._identity:
+                return Found.OTHER_INPUT
+            self._go_to(session, states)
+            if self._is_at_end(session):
+                self._start_over(session)
+                return Found.FINISHED
+            # Once more: to see whether there is a batch, one was read.
+            self._go_to(session, states)
+        except (tf.errors.OpError, ValueError, KeyError) as error:
+            logger.warning("%s is of no use: %s", path, error)
+            self._start_over(session)
+            return Found.UNREADABLE
+        return Found.UNFINISHED
+
+    def _go_to(self, session: tf.compat.v1.Session, states: Sequence[bytes]) -> None:
+        feeds = {i.new_state: s for i, s in zip(self._iterators, states, strict=True)}
+        session.run([iterator.set_state for iterator in self._iterators], feeds)
+
+    def _is_at_end(self, session: tf.compat.v1.Session) -> bool:
+        try:
+            for iterator in self._iterators:
+                session.run(iterator.get_next)
+        except tf.errors.OutOfRangeError:
+            return True
+        return False
+
+    def _start_over(self, session: tf.compat.v1.Session) -> None:
+        session.run([iterator.initializer for iterator in self._iterators])
+
+
+class _Iterator:
+    """Ops of an iterator.
+
+    Attributes:
+        dataset: What it reads, None if the graph does not say.
+        is_known: Whether it does.
+        initializer: Goes to the beginning.
+        get_next: Reads one element.
+        state: The serialized state.
+        new_state: Where a state is fed for `set_state`.
+        set_state: Goes to the place of that state.
+    """
+
+    def __init__(self, resource: tf.Tensor) -> None:
+        users = resource.consumers()
+        makers = [op for op in users if op.type == "MakeIterator"]
+        self.dataset: tf.Tensor | None = makers[0].inputs[0] if len(makers) == 1 else None
+        self.is_known = self.dataset is not None
+        self.initializer = makers[:1]
+        self.get_next: list[Any] = [op for op in users if op.type in _GET_NEXT][:1]
+        with tf.device(resource.op.device), tf.control_dependencies(None):
+            self.state = tf.io.serialize_tensor(
+                tf.raw_ops.SerializeIterator(
+                    resource_handle=resource,
+                    # Shuffling and random ops are no reason to lose the position.
+                    external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE.value,
+                )
+            )
+            self.new_state = tf.compat.v1.placeholder(tf.string, [])
+            self.set_state = tf.raw_ops.DeserializeIterator(
+                resource_handle=resource,
+                serialized=tf.io.parse_tensor(self.new_state, tf.variant),
+            )
+
+
+def _write(path: str, saved_input: str, parts: Sequence[bytes]) -> None:
+    """Writes a line of JSON and the parts behind it."""
+    header = {
+        "format": _FORMAT,
+        "input": saved_input,
+        "parts": [len(part) for part in parts],
+        "sha256": hashlib.sha256(b"".join(parts)).hexdigest(),
+    }
+    with tf.io.gfile.GFile(path, "wb") as file:
+        file.write(json.dumps(header).encode() + b"\n")
+        for part in parts:
+            file.write(part)
+
+
+def _read(path: str) -> tuple[str, list[bytes]]:
+    """Returns which input a position is of, and its parts.
+
+    Raises:
+        ValueError: It is damaged, or of another version.
+    """
+    with tf.io.gfile.GFile(path, "rb") as file:
+        line, _, content = file.read().partition(b"\n")
+    header = json.loads(line)
+    if header["format"] != _FORMAT:
+        raise ValueError(f"its format is {header['format']}, this version knows {_FORMAT}")
+    if hashlib.sha256(content).hexdigest() != header["sha256"]:
+        raise ValueError("its content is not what was saved")
+    ends = list(itertools.accumulate(header["parts"], initial=0))
+    return header["input"], [content[i:j] for i, j in itertools.pairwise(ends)]

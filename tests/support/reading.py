@@ -1,0 +1,169 @@
+"""A training that writes down what it has read, in this process or in a child that gets killed.
+
+The input is text files with one number per line, and a batch is one of them. Each step takes 1 from
+the row of its number and from a dense variable, so a checkpoint tells which numbers it has seen.
+"""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+
+import tensorflow as tf
+
+from monolith.checkpoint import failpoints
+from monolith.embedding import entry
+from monolith.embedding.features.slots import FeatureColumnV1, FeatureSlotConfig
+from monolith.model.task import NativeTask
+from monolith.training import cpu
+from monolith.training.config.job import CpuTrainingConfig
+from monolith.training.graph.estimator import GraphSpec, ModeKeys
+
+v1 = tf.compat.v1
+
+
+class ReadingTask(NativeTask):
+    @classmethod
+    def params(cls):
+        p = super().params()
+        p.define("files", [], "What to read.")
+        p.define("python", False, "Whether a Python function is part of the input.")
+        p.name = "reading"
+        return p
+
+    def create_input_fn(self, mode):
+        def parse(line):
+            number = tf.strings.to_number(line, tf.int64)
+            if self.p.python:
+                number = tf.ensure_shape(tf.numpy_function(lambda x: x, [number], tf.int64), [])
+            ids = tf.RaggedTensor.from_row_lengths([number], [1])
+            return {"feature": ids, "number": number}
+
+        def input_fn():
+            if mode == ModeKeys.PREDICT:
+                ids = tf.ragged.constant([[i] for i in range(100)], dtype=tf.int64)
+                return tf.data.Dataset.from_tensors({"feature": ids})
+            return tf.data.TextLineDataset(self.p.files).map(parse)
+
+        return input_fn
+
+    def create_model_fn(self):
+        def model_fn(features, mode, config):
+            slot = self.ctx.create_feature_slot(
+                FeatureSlotConfig(
+                    name="slot",
+                    default_vec_initializer=entry.ZerosInitializer(),
+                    default_vec_optimizer=entry.SgdOptimizer(1.0),
+                )
+            )
+            column = FeatureColumnV1(slot, "feature")
+            row = column.embedding_lookup(slot.add_feature_slice(2))
+            dense = v1.get_variable("dense", initializer=0.0, use_resource=True)
+            if mode == ModeKeys.PREDICT:
+                return GraphSpec(mode, predictions={"row": row[:, 0]})
+            rows = column.get_all_embeddings_concat()
+            update = self.ctx.apply_embedding_gradients([(tf.ones_like(rows), rows)])
+            with tf.control_dependencies([update, dense.assign_sub(1.0)]):
+                step = v1.train.get_or_create_global_step().assign_add(1).op
+            v1.add_to_collection("read_numbers", tf.identity(features["number"]))
+            return GraphSpec(mode, loss=tf.reduce_sum(row), train_op=step)
+
+        return model_fn
+
+
+class ReadHook(v1.train.SessionRunHook):
+    """Notes the number of each step; the numbers also go to a file, one per line, as they come."""
+
+    def __init__(self, path=None):
+        self.numbers = []
+        self._path = path
+
+    def before_run(self, run_context):
+        number = run_context.session.graph.get_collection("read_numbers")[0]
+        return v1.train.SessionRunArgs(number)
+
+    def after_run(self, run_context, run_values):
+        self.numbers.append(int(run_values.results))
+        if self._path:
+            with open(self._path, "a") as file:
+                file.write(f"{self.numbers[-1]}\n")
+
+
+def write_numbers(path, numbers):
+    """Writes an input; returns its path."""
+    path.write_text("".join(f"{number}\n" for number in numbers))
+    return str(path)
+
+
+def train(model_dir, files, steps=None, *, hooks=(), python=False, params=None, path=None, **conf):
+    """Trains; returns the numbers that were trained on, in order."""
+    task = ReadingTask.params()
+    task.files, task.python = files, python
+    for name, value in (params or {}).items():
+        task.train[name] = value
+    read = ReadHook(path)
+    config = CpuTrainingConfig(**{"save_checkpoints_steps": 10, **conf})
+    cpu.local_train_internal(
+        task, config, os.fspath(model_dir), steps=steps, user_hooks=[*hooks, read]
+    )
+    return read.numbers
+
+
+def start_child(**job):
+    """Starts `train` with these arguments in a process of its own.
+
+    Further ones: `die_at`, a failpoint at which the process kills itself from step `die_from` on;
+    `wait`, seconds that each step takes.
+    """
+    return subprocess.Popen(
+        [sys.executable, __file__, json.dumps(job, default=os.fspath)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+class _SlowHook(v1.train.SessionRunHook):
+    def __init__(self, seconds):
+        self._seconds = seconds
+
+    def after_run(self, run_context, run_values):
+        import time
+
+        time.sleep(self._seconds)
+
+
+class _DieHook(v1.train.SessionRunHook):
+    """Kills the process at a failpoint, once a step was reached."""
+
+    def __init__(self, point, step):
+        self._point, self._step, self._num_steps = point, step, 0
+
+    def before_run(self, run_context):
+        self._num_steps += 1
+        if self._num_steps == self._step:
+            failpoints.on_reach = self._die
+
+    def _die(self, point):
+        if point == self._point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main():
+    job = json.loads(sys.argv[1])
+    v1.disable_eager_execution()
+    logging.basicConfig(level=logging.INFO)
+    hooks = []
+    if "wait" in job:
+        hooks.append(_SlowHook(job.pop("wait")))
+    if "die_at" in job:
+        hooks.append(_DieHook(job.pop("die_at"), job.pop("die_from")))
+    train(job.pop("model_dir"), job.pop("files"), hooks=hooks, **job)
+    print("trained", flush=True)
+
+
+if __name__ == "__main__":
+    main()
