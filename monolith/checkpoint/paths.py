@@ -16,6 +16,7 @@ import re
 
 import tensorflow as tf
 
+_ASSETS = ".assets"
 _STEP_SUFFIX = re.compile(r"-(\d+)$", re.ASCII)
 
 
@@ -36,7 +37,17 @@ class SaveHelper:
     @classmethod
     def get_ckpt_asset_dir(cls, ckpt_prefix: str) -> str:
         """Returns the directory of tables and filters of a checkpoint, with a slash at the end."""
-        return f"{ckpt_prefix}.assets/"
+        return f"{ckpt_prefix}{_ASSETS}/"
+
+    @classmethod
+    def strip_asset_dir(cls, path_prefix: str) -> str:
+        """Returns the prefix of a checkpoint, of which the asset directory may be given instead.
+
+        Example:
+            >>> SaveHelper.strip_asset_dir("/models/ads/model.ckpt-10.assets/")
+            '/models/ads/model.ckpt-10'
+        """
+        return path_prefix.rstrip("/").removesuffix(_ASSETS)
 
     @classmethod
     def get_global_step_value(cls, ckpt_prefix: str) -> int:

@@ -15,7 +15,14 @@ import tensorflow as tf
 from tensorflow.python.training import py_checkpoint_reader
 from tensorflow.python.training import saver as tf_saver
 
-from monolith.checkpoint import custom_restore, delta_chain, deltas, fallback, manifest
+from monolith.checkpoint import (
+    custom_restore,
+    delta_chain,
+    deltas,
+    fallback,
+    manifest,
+    restore_hook,
+)
 from monolith.checkpoint.dense_reload import CUSTOM_RESTORE_OP
 from monolith.checkpoint.saver_builder import SaverBuilder
 from monolith.checkpoint.server_monitor import PsMonitor
@@ -52,11 +59,12 @@ class RecoveringSaver(tf.compat.v1.train.Saver):
         """
         if save_path is not None and self._falls_back:
             deltas.cut_damaged(save_path)
-        save_path = self._check_files(save_path)
-        if save_path is not None:
-            save_path = delta_chain.get_newest_prefix(save_path)
-        with manifest.named_damage(save_path):
-            self._restore(sess, save_path)
+        chosen = self._check_files(save_path)
+        newest = chosen if chosen is None else delta_chain.get_newest_prefix(chosen)
+        with manifest.named_damage(newest):
+            self._restore(sess, newest)
+        if sess is not None:
+            restore_hook.note_restored(sess, chosen)
 
     def setup_ps_initialized_state(self, sess: tf.compat.v1.Session) -> None:
         """Tells the monitor, if there is one, that all servers hold their values now."""

@@ -19,14 +19,13 @@ Example:
 
 import contextlib
 import logging
-import os
 import re
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from monolith.checkpoint.paths import SaveHelper
-from monolith.checkpoint.restore_hook import CheckpointRestorerListener
+from monolith.checkpoint.restore_hook import AssetRestorerListener
 from monolith.graph import devices, export_mode
 from monolith.native import ops
 
@@ -229,7 +228,7 @@ class HashFilterCheckpointSaverListener(tf.compat.v1.train.CheckpointSaverListen
         logger.info("saved %d hash filters to %s", len(self._files), asset_dir)
 
 
-class HashFilterCheckpointRestorerListener(CheckpointRestorerListener):
+class HashFilterCheckpointRestorerListener(AssetRestorerListener):
     """Brings the filters back from the latest checkpoint.
 
     A filter counts ids without knowing them, so it cannot be divided among servers, nor joined. If
@@ -247,18 +246,18 @@ class HashFilterCheckpointRestorerListener(CheckpointRestorerListener):
         enable_hash_filter: bool = False,
         enable_save_restore: bool = True,
     ) -> None:
-        super().__init__()
-        self._basename = basename
+        super().__init__(basename)
         enabled = enable_hash_filter and enable_save_restore
         self._files = _FilterFiles(hash_filters if enabled else [], restore_hash_filter)
 
-    def before_restore(self, session: tf.compat.v1.Session) -> None:
+    def restore(self, session: tf.compat.v1.Session, prefix: str | None) -> None:
+        """Restores the filters; called by the restore hook."""
         if not self._files:
             return
-        prefix = tf.train.latest_checkpoint(os.path.dirname(self._basename))
-        if not prefix:
-            logger.info("no checkpoint beside %s, hash filters start empty", self._basename)
+        if prefix is None:
+            logger.info("no checkpoint in %s, hash filters start empty", self.model_dir)
             return
+        prefix = SaveHelper.strip_asset_dir(prefix)
         directory = SaveHelper.get_ckpt_asset_dir(prefix)
         if not tf.io.gfile.exists(directory):
             directory = prefix  # Checkpoints from before there were asset directories.

@@ -203,8 +203,8 @@ class Estimator:
         Args:
             predict_keys: Which heads, of a model with several; None takes all.
             hooks: Hooks of the session.
-            checkpoint_path: Must be the last checkpoint, which is the default: tables are restored
-                from that one. `RunConfig.restore_ckpt` goes back to an earlier one.
+            checkpoint_path: What to predict with, variables and tables; None takes the last
+                checkpoint.
             yield_single_examples: Whether batches are taken apart into their examples.
 
         Raises:
@@ -347,12 +347,11 @@ class Estimator:
             return int(tf.train.load_variable(checkpoint, tf.compat.v1.GraphKeys.GLOBAL_STEP))
 
     def _check_checkpoint(self, checkpoint_path: str | None) -> None:
-        last = self.latest_checkpoint()
-        if checkpoint_path is None or (last and _is_same_path(checkpoint_path, last)):
+        if checkpoint_path is None or tf.compat.v1.train.checkpoint_exists(checkpoint_path):
             return
         raise errors.ConfigError(
-            f"checkpoint_path {checkpoint_path!r} is not the last checkpoint of {self.model_dir}, "
-            f"which is {last!r}; leave it out, and name an earlier one in RunConfig.restore_ckpt."
+            f"checkpoint_path {checkpoint_path!r} is no checkpoint; the last one of "
+            f"{self.model_dir} is {self.latest_checkpoint()!r}."
         )
 
     def _train_in_cluster(self, model: Any, conf: RunnerConfig, hooks: Sequence[Hook]) -> None:
@@ -425,7 +424,3 @@ def _check_hooks(hooks: Any) -> list[Hook]:
             f"{hooks!r}."
         )
     return list(hooks)
-
-
-def _is_same_path(path: str, other: str) -> bool:
-    return os.path.abspath(path) == os.path.abspath(other)

@@ -126,6 +126,8 @@ class TestLocal:
         assert first.keys() == {"like_auc", "score_mse", "loss", "global_step"}
         assert f"evaluation, step 10: like_auc = {first['like_auc']:.6g}" in capfd.readouterr().err
 
+        early = [prediction["score"] for prediction in est.predict()]
+
         # Goes on where it was, to a model that has learnt.
         est.train(max_steps=80)
         assert "lacks the variables" not in caplog.text
@@ -145,8 +147,11 @@ class TestLocal:
         assert metrics["score_mse"] == pytest.approx(np.mean(np.square(score - label)), rel=1e-4)
         np.testing.assert_allclose(like, 1 / (1 + np.exp(-score)), rtol=1e-5)
         assert list_files(tmp_path / "model") == files  # Nobody but training writes the model.
-        with pytest.raises(errors.ConfigError, match=r"is not the last checkpoint .*restore_ckpt"):
-            est.predict(checkpoint_path=str(tmp_path / "model" / "model.ckpt-10"))
+        # An older checkpoint is all of it: its variables and its rows.
+        older = est.predict(checkpoint_path=str(tmp_path / "model" / "model.ckpt-10"))
+        assert [prediction["score"] for prediction in older] == early
+        with pytest.raises(errors.ConfigError, match=r"model\.ckpt-9' is no checkpoint.*ckpt-80'"):
+            est.predict(checkpoint_path=str(tmp_path / "model" / "model.ckpt-9"))
 
     def test_second_estimator_uses_what_the_first_saved(self, tmp_path):
         make_estimator(tmp_path, num_ps=2).train(steps=20)

@@ -15,7 +15,7 @@ from google.protobuf import text_format
 from tensorflow.python.lib.io import file_io
 
 from monolith.checkpoint.paths import SaveHelper
-from monolith.checkpoint.restore_hook import CheckpointRestorerListener
+from monolith.checkpoint.restore_hook import AssetRestorerListener
 from monolith.checkpoint.server_monitor import PsMonitor
 from monolith.embedding.tables import registry, shards
 from monolith.embedding.tables.registry import Entry
@@ -92,7 +92,7 @@ class TableSaverListener(tf.compat.v1.train.CheckpointSaverListener):  # type: i
         file_io.atomic_write_string_to_file(path, text_format.MessageToString(info))
 
 
-class TableRestorerListener(CheckpointRestorerListener):
+class TableRestorerListener(AssetRestorerListener):
     """Brings all tables of the graph back from the latest checkpoint.
 
     Make it after the tables: it takes those that the default graph has then.
@@ -113,30 +113,30 @@ class TableRestorerListener(CheckpointRestorerListener):
         ps_monitor: PsMonitor | None = None,
         tables: Sequence[Entry] | None = None,
     ) -> None:
-        super().__init__()
-        self._basename = basename
+        super().__init__(basename)
         self._ps_monitor = ps_monitor
         self._restores = [
             _Restore(entry) for entry in (registry.get_tables() if tables is None else tables)
         ]
 
-    def before_restore(self, session: tf.compat.v1.Session) -> None:
+    def restore(self, session: tf.compat.v1.Session, prefix: str | None) -> None:
         """Restores the tables; called by the restore hook."""
-        directory = os.path.dirname(self._basename)
-        prefix = tf.train.latest_checkpoint(directory)
         if prefix is None and self._restores_tables_alone:
-            prefix = _find_only_assets(directory)
+            prefix = _find_only_assets(self.model_dir)
         if prefix is None:
-            logger.info("no checkpoint beside %s, hash tables start empty", self._basename)
+            logger.info("no checkpoint in %s, hash tables start empty", self.model_dir)
             return
         self._restore_from_path_prefix(session, prefix)
 
     def _restore_from_path_prefix(self, sess: tf.compat.v1.Session, path_prefix: str) -> None:
-        """Restores the tables from the checkpoint that begins with `path_prefix`."""
+        """Restores the tables from the checkpoint that begins with `path_prefix`.
+
+        The directory of its tables, `<path_prefix>.assets/`, will do as well.
+        """
         restores = list(self._select_lost(sess))
         if not restores:
             return
-        saved = shards.SavedLayers(path_prefix)
+        saved = shards.SavedLayers(SaveHelper.strip_asset_dir(path_prefix))
         feeds: dict[tf.Tensor, Any] = {}
         for restore in restores:
             feeds[restore.paths], feeds[restore.layers] = saved.find_files(restore.entry)

@@ -156,6 +156,27 @@ class TestOldSnapshots:
         assert "MonolithHashTable_a-b and MonolithHashTable_a/b" in message
 
 
+class TestPathPrefix:
+    @pytest.mark.parametrize("ending", ["", ".assets", ".assets/"])
+    def test_the_asset_directory_will_do(self, basename, ending):
+        save(make_single, ["s"], basename)
+        save(make_multi, ["m"], basename)
+        tables = [make_single("s"), make_multi("m")]
+        values = [lookup(table) for table in tables]
+        listeners = [
+            [snapshots.TableRestorerListener(basename)],
+            [
+                single.HashTableCheckpointRestorerListener(basename),
+                multi.MultiHashTableCheckpointRestorerListener(basename),
+            ],
+        ]
+        for group in listeners:
+            with tf.compat.v1.Session() as session:
+                for listener in group:
+                    listener._restore_from_path_prefix(session, f"{basename}-1{ending}")
+                assert session.run(values) == [1, 1]
+
+
 class TestAllTables:
     def test_one_listener_saves_and_one_restores_both_kinds(self, basename, tmp_path):
         tables = [make_single("s"), make_multi("m")]
