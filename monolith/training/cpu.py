@@ -97,7 +97,8 @@ def local_train(
         params: Settings of the task; `params.instantiate()` makes it.
         num_ps: Parts, as on so many parameter servers, that tables and variables are divided
             into. All are in this process, and no port is opened for them.
-        model_dir: Where checkpoints go; None: `<temporary directory>/<user>/<name of the task>`.
+        model_dir: Where checkpoints go; None: `<temporary directory>/<user>/<name of the task>`,
+            a directory of this user alone.
         steps: How many steps to train; None: to the end of the input.
         save_checkpoints_steps: Steps between two checkpoints.
         profiling: Whether to record a profile for TensorBoard in the model directory.

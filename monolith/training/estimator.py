@@ -67,7 +67,7 @@ class Estimator:
     Args:
         model: The model, or its params.
         conf: The settings. Without a `model_dir` the model goes to
-            `<temporary directory>/<user>/<name of the model>`.
+            `<temporary directory>/<user>/<name of the model>`, a directory of this user alone.
         warm_start_from: Not supported, see `RunConfig.restore_dir`.
 
     Raises:
@@ -323,7 +323,7 @@ class Estimator:
         if not conf.is_local:
             raise errors.ConfigError(
                 f"Mode {mode!r} runs in one process, with servers in it; set is_local=True of the "
-                "settings, and num_ps as in training."
+                "settings."
             )
         return cpu.CpuTraining(conf, _instantiate(model))
 

@@ -133,6 +133,37 @@ def test_threads_that_run_ops_side_by_side(threads, side_by_side):
     assert done.stdout.strip() == side_by_side, done.stderr
 
 
+COUNT_THREADS = """
+import os, sys
+import tensorflow as tf
+from monolith.training import cpu
+from monolith.training.config.job import DistributedCpuTrainingConfig
+
+tf.compat.v1.disable_eager_execution()
+config = DistributedCpuTrainingConfig(intra_op_parallelism_threads=int(sys.argv[1]))
+session_config = cpu.make_local_run_config(config, "model").session_config
+with tf.compat.v1.Session(config=session_config) as session:
+    session.run(tf.matmul(tf.ones([500, 500]), tf.ones([500, 500])))
+    print(len(os.listdir("/proc/self/task")))
+"""
+
+
+def test_threads_of_one_op():
+    few, many = (
+        int(
+            subprocess.run(
+                [sys.executable, "-c", COUNT_THREADS, threads],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=True,
+            ).stdout
+        )
+        for threads in ("3", "9")
+    )
+    assert many - few == 9 - 3
+
+
 def test_default_threads_are_the_choice_of_tensorflow():
     def make_session_config(config):
         return cpu_training.make_local_run_config(config, "model").session_config

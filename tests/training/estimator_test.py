@@ -162,6 +162,11 @@ class TestLocal:
         assert kernel.shape == (24, 16)
         assert "mlp/dense_0/kernel" in other.get_variable_names()
 
+    def test_evaluation_does_not_need_the_servers_of_training(self, tmp_path):
+        metrics = make_estimator(tmp_path, num_ps=2).train(steps=20).evaluate()
+        assert make_estimator(tmp_path).evaluate() == metrics
+        assert make_estimator(tmp_path, num_ps=3).evaluate() == metrics
+
     def test_model_without_embeddings(self, tmp_path):
         class Regression(ranking.MonolithModel):
             def input_fn(self, mode):

@@ -35,6 +35,7 @@ from monolith.cluster.discovery import (
 )
 from monolith.core.flags import extract_help_info
 from monolith.training import restore_override, runner
+from monolith.training.config import supported
 from monolith.training.config.job import DistributedCpuTrainingConfig
 from monolith.training.runner import (
     RunnerConfig,
@@ -526,6 +527,13 @@ def test_guide_lists_every_setting_with_its_default_and_meaning():
         expected = value.name.lower() if isinstance(value, enum.Enum) else repr(value)
         assert default == expected.replace("'", '"'), name
         assert text.startswith(help_info.get(name, "")), name
+        assert text.endswith(" Refused.") == (name in supported.REFUSED), name
+
+
+def test_guide_shows_how_a_setting_is_refused():
+    with pytest.raises(errors.ConfigError) as caught:
+        supported.check_settings(RunnerConfig(enable_sync_training=True))
+    assert f"```\n{caught.value}\n```" in GUIDE.read_text()
 
 
 def test_example_of_the_guide_runs(tmp_path):

@@ -16,10 +16,10 @@ class RoleSettings:
     :param server_type: What this process is, 'ps' or 'worker'.
     :param index: Index of this process among those of its kind.
     :param num_ps: How many parameter servers the job has. 0 keeps everything in one process.
-    :param num_workers: How many workers the job has; worker 0 is the chief.
+    :param num_workers: How many workers the job has; worker 0 is the chief. A local job has 1.
     :param model_name: Name of the model. If empty, the deep-insight name, else one that is made
         from the task's class.
-    :param mode: What to run: 'train', 'eval' or 'infer'.
+    :param mode: What to run: 'train', 'eval' or 'infer'. The methods of an Estimator set it.
     :param chief_timeout_secs: How long the chief waits for the other workers at the end.
     :param max_slow_start_wait_minute: Longest time that a worker delays its first step to let
         others go first.
@@ -45,8 +45,10 @@ class MemberSettings:
 
     :param model_dir: Directory of the model's checkpoints; shared by all members of the job.
     :param tensorboard_log_path: Directory of summaries. If empty, the model directory.
-    :param intra_op_parallelism_threads: Threads that one op may use.
-    :param inter_op_parallelism_threads: Threads that run ops side by side.
+    :param intra_op_parallelism_threads: Threads that one op may use. A local job takes any number
+        but the default, which leaves it to TensorFlow; the first job of a process decides.
+    :param inter_op_parallelism_threads: Threads that run ops side by side. A local job takes any
+        number but the default, which leaves it to TensorFlow.
     :param num_extra_ps: Parameter servers started beyond the required ones; all are measured and
         the slowest are left out.
     :param num_redundant_ps: Parameter servers started beyond the required ones; the first to

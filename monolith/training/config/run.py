@@ -27,6 +27,8 @@ _OWN_DEFAULTS = ("max_retry_times", "retry_wait_in_secs")
 class RunConfig:
     """How an `Estimator` runs; see `RunnerConfig` for all settings.
 
+    An `Estimator` refuses what this version does not do, see `monolith.training.config.supported`.
+
     Attributes:
         is_local: Whether the job is this one process.
         num_ps: How many parameter servers there are; in a local job, in this process.
