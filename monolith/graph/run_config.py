@@ -258,8 +258,9 @@ class GraphRunConfig:
             )
         if self._model_dir == "":
             raise errors.ConfigError("model_dir must not be empty; leave it out or name a path.")
-        if self._model_dir is not None:
-            directories.check_path("model_dir", self._model_dir)
+        for name, path in (("model_dir", self._model_dir), ("summary_dir", self._summary_dir)):
+            if path is not None:
+                directories.check_path(name, path)
 
     def _read_tf_config(self, text: str | None) -> None:
         tf_config = _parse(text) if text else {}

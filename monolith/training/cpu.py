@@ -123,6 +123,8 @@ def local_train(
         enable_embedding_postpush=enable_embedding_postpush,
         only_feature_engineering=only_feature_engineering,
     )
+    # Before anything is removed.
+    supported.check_settings(conf)
     default_name = params.name if model_dir is None else None
     if default_name is not None:
         model_dir = directories.make_default_model_dir(default_name)

@@ -231,3 +231,16 @@ class TestSessionConfig:
         tf_config(task_type, 0)
         session_config = run_config.make_session_config(GraphRunConfig())
         assert list(session_config.device_filters) == filters
+
+
+@pytest.mark.parametrize("name", ["model_dir", "summary_dir"])
+def test_path_with_a_nul_is_refused(name):
+    with pytest.raises(errors.ConfigError, match=f"^`{name}` must not have a NUL character"):
+        GraphRunConfig(**{name: "/models\0/movies"})
+
+
+def test_summaries_are_beside_the_checkpoints_unless_told_otherwise():
+    assert GraphRunConfig("/models").summary_dir == "/models"
+    config = GraphRunConfig("/models", summary_dir="/logs")
+    assert config.summary_dir == "/logs"
+    assert config.replace(model_dir="/others").summary_dir == "/logs"

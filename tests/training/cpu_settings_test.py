@@ -9,6 +9,7 @@ import time
 
 import pytest
 import tensorflow as tf
+from absl.testing import flagsaver
 
 from monolith import errors
 from monolith.native_training import cpu_training, entry, feature, native_task
@@ -188,6 +189,16 @@ def test_refused_settings_leave_the_model_alone(tmp_path, setting, value):
     with pytest.raises(errors.ConfigError, match=f"^`{setting}` is {value}"):
         train(tmp_path / "model", **{setting: value})
     assert not (tmp_path / "model").exists()
+
+
+def test_refused_settings_do_not_remove_the_model(tmp_path):
+    (tmp_path / "model").mkdir()
+    with (
+        flagsaver.flagsaver(dataset_use_dataservice=True),
+        pytest.raises(errors.ConfigError, match=r"^`use_dataservice` is True"),
+    ):
+        cpu_training.local_train(SumTask.params(), model_dir=os.fspath(tmp_path / "model"))
+    assert (tmp_path / "model").exists()
 
 
 def test_features_alone_are_no_training(tmp_path):
