@@ -16,8 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 Shape = Sequence[int]
 
-# In the middle for the slots of an optimizer: `kernel/part_0/Adam` is a part of `kernel/Adam`.
-_PART_SUFFIX = re.compile(r"/part_(\d+)(?=/|$)", re.ASCII)
+# In the middle for the slots of an optimizer: `kernel/part_0/Adam` is a part of `kernel/Adam`; with
+# the number of an output in the names that variables tell, such as `kernel/part_0:0`.
+_PART_SUFFIX = re.compile(r"/part_(\d+)(?=/|:\d+$|$)", re.ASCII)
 _DENSE_LAYER = re.compile(
     r"^(?:(?P<prefix>.+)/)?(?P<layer>[^/]+)/(?P<rest>(?:bias|kernel|trainable_kernel_norm).*)$"
 )
@@ -96,6 +97,8 @@ def infer_variable_name(names: Iterable[str]) -> set[str]:
     Example:
         >>> infer_variable_name(["kernel/part_0", "kernel/part_1"])
         {'kernel'}
+        >>> infer_variable_name(["kernel/part_0:0", "kernel/part_1:0"])
+        {'kernel:0'}
     """
     return {get_whole_name(name) for name in names}
 

@@ -76,6 +76,9 @@ class DenseReloadUtilsTest(tf.test.TestCase):
         self.assertLen(names, 20)
         self.assertEqual(names[0], "partition/part_0")
         self.assertEqual(dense_reload_utils.infer_variable_name(names), {"partition"})
+        names = [part.name for part in variable]
+        self.assertEqual(names[19], "partition/part_19:0")
+        self.assertEqual(dense_reload_utils.infer_variable_name(names), {"partition:0"})
 
     def test_calc_feed_dict(self):
         path = os.path.join(os.environ["TEST_TMPDIR"], "partitioned")
@@ -234,23 +237,28 @@ class TestAliasMap:
 
 
 class TestClearNn:
-    def train(self, model_dir, continue_training):
+    def train(self, model_dir, **settings):
         with tf.Graph().as_default():
             variables = build_model("dense_3/kernel")
             saver = save_utils.PartialRecoverySaver()
-            listener = CustomRestoreListener(
-                clear_nn=True, continue_training=continue_training, model_dir=model_dir
-            )
+            listener = CustomRestoreListener(clear_nn=True, model_dir=model_dir, **settings)
             with open_session(model_dir, listener, saver) as session:
                 return read(session, variables)
 
-    @pytest.mark.parametrize(("continue_training", "step"), [(False, 0), (True, 5)])
-    def test_once(self, model_dir, continue_training, step):
-        assert self.train(model_dir, continue_training) == [step, 0, [0, 0]]
+    @pytest.mark.parametrize(
+        ("settings", "step"),
+        [
+            pytest.param({}, 0, id="a_fresh_start_unless_asked_to_continue"),
+            pytest.param({"continue_training": False}, 0, id="fresh"),
+            pytest.param({"continue_training": True}, 5, id="continued"),
+        ],
+    )
+    def test_once(self, model_dir, settings, step):
+        assert self.train(model_dir, **settings) == [step, 0, [0, 0]]
         with open(os.path.join(model_dir, "clear_nn")) as file:
             assert file.read() == "clean nn done!"
         # The flag file is there now: what the checkpoint holds is restored.
-        assert self.train(model_dir, continue_training) == [5, 1, [1, 2]]
+        assert self.train(model_dir, **settings) == [5, 1, [1, 2]]
 
     def test_flag_file_that_comes_after_the_graph_was_built(self, model_dir):
         variables = build_model("dense_3/kernel")
