@@ -31,6 +31,7 @@ import tensorflow as tf
 LIST_SUFFIX = ".deltas"
 
 _FORMAT = 1
+_DELTA_PREFIX = re.compile(r"\.delta-\d+$", re.ASCII)
 _DELTA_ENTRY = re.compile(r"\.(?:deltas|delta-\d+)(?:[._].*)?", re.ASCII)
 
 
@@ -55,6 +56,11 @@ def get_list_path(base_prefix: str) -> str:
 def get_delta_prefix(base_prefix: str, step: int) -> str:
     """Returns what the names of the files of a delta begin with."""
     return f"{base_prefix}.delta-{step}"
+
+
+def is_delta(prefix: str) -> bool:
+    """Returns whether a prefix is one that `get_delta_prefix` gives."""
+    return _DELTA_PREFIX.search(prefix) is not None
 
 
 def read(base_prefix: str) -> list[Delta]:

@@ -22,6 +22,7 @@ from monolith.checkpoint import (
     fallback,
     manifest,
     restore_hook,
+    unlisted,
 )
 from monolith.checkpoint.dense_reload import CUSTOM_RESTORE_OP
 from monolith.checkpoint.saver_builder import SaverBuilder
@@ -36,12 +37,13 @@ _MISSING_KEY = "a Variable name or other graph key that is missing"
 _OTHER_GRAPH = "a mismatch between the current graph and the graph"
 
 
-class RecoveringSaver(tf.compat.v1.train.Saver):
+class RecoveringSaver(tf.compat.v1.train.Saver):  # type: ignore[misc]
     """TensorFlow's saver, as far as it restores; `PartialRecoverySaver` adds the rest."""
 
     _ps_monitor: PsMonitor | None = None
     _model_dir: str | None = None
     _falls_back = False
+    _rebuilds_list = False
     # Checkpoints that a restore has found damaged, and left for older ones.
     _damaged: frozenset[str] = frozenset()
 
@@ -70,6 +72,19 @@ class RecoveringSaver(tf.compat.v1.train.Saver):
         """Tells the monitor, if there is one, that all servers hold their values now."""
         if self._ps_monitor is not None:
             self._ps_monitor.setup_ps_initialized_state(sess)
+
+    def require_list(self, save_path: str) -> None:
+        """Sees that checkpoints that are there are listed; to be called before a session restores.
+
+        Args:
+            save_path: What names of checkpoints begin with.
+
+        Raises:
+            tf.errors.DataLossError: The file `checkpoint` is missing, and `rebuild_checkpoint_list`
+                is not set; or it is damaged.
+        """
+        directory, basename = os.path.split(save_path)
+        unlisted.require_list(directory, basename, self._rebuilds_list)
 
     def recover_last_checkpoints(self, checkpoint_paths: Iterable[str]) -> None:
         """Learns from the state file which checkpoints there are; those known as damaged are not.

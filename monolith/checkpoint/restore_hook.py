@@ -84,7 +84,7 @@ class AssetRestorerListener(CheckpointRestorerListener, abc.ABC):
         """
 
 
-class CheckpointRestorerHook(tf.compat.v1.train.SessionRunHook):
+class CheckpointRestorerHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     """Calls its listeners whenever a session is created; restores nothing itself.
 
     Args:
@@ -131,12 +131,12 @@ def _choose(session: tf.compat.v1.Session, model_dir: str) -> str | None:
     is_elsewhere = os.path.dirname(prefix) != model_dir
     if is_elsewhere and not tf.io.gfile.isdir(SaveHelper.get_ckpt_asset_dir(prefix)):
         return _find_latest(model_dir)
-    manifest.verify(prefix)
+    manifest.verify_assets(prefix)
     return prefix
 
 
 def _find_latest(model_dir: str) -> str | None:
     prefix: str | None = tf.train.latest_checkpoint(model_dir)
     if prefix is not None:
-        manifest.verify(prefix)
+        manifest.verify_assets(prefix)
     return prefix

@@ -27,7 +27,7 @@ _ONLY_IN_MEMORY = (metadata._COLLECTION, tf.compat.v1.GraphKeys.RESOURCES)
 _STEP_SUFFIX = re.compile(r"-\d+$", re.ASCII)
 
 
-class CrashSafeSaver(tf.compat.v1.train.Saver):
+class CrashSafeSaver(tf.compat.v1.train.Saver):  # type: ignore[misc]
     """TensorFlow's saver, as far as it saves; `PartialRecoverySaver` adds the rest."""
 
     _skip_save = False

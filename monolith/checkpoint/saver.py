@@ -118,6 +118,8 @@ class PartialRecoverySaver(CrashSafeSaver, RecoveringSaver):
         fall_back_to_older_checkpoint: Whether a restore of the newest checkpoint, if that is
             damaged, takes the newest older one that is not, and lists the damaged ones no more.
             The whole checkpoint is read once before it is restored, tables included.
+        rebuild_checkpoint_list: Whether training goes on from the newest checkpoint of a directory
+            whose file `checkpoint` is missing, instead of being refused.
     """
 
     def __init__(
@@ -141,6 +143,7 @@ class PartialRecoverySaver(CrashSafeSaver, RecoveringSaver):
         skip_save: bool = False,
         model_dir: str | None = None,
         fall_back_to_older_checkpoint: bool = False,
+        rebuild_checkpoint_list: bool = False,
     ) -> None:
         builder = builder or SaverBuilder()
         if ps_monitor is not None and not hasattr(builder, "restore_ops_per_device"):
@@ -153,6 +156,7 @@ class PartialRecoverySaver(CrashSafeSaver, RecoveringSaver):
         self._skip_save = skip_save
         self._model_dir = model_dir
         self._falls_back = fall_back_to_older_checkpoint
+        self._rebuilds_list = rebuild_checkpoint_list
         super().__init__(
             var_list=var_list,
             reshape=reshape,

@@ -22,7 +22,7 @@ from tensorflow.python.training import saver as tf_saver
 from tensorflow.python.training.saving import saveable_object_util
 
 
-class SaverBuilder(tf_saver.BulkSaverBuilder):
+class SaverBuilder(tf_saver.BulkSaverBuilder):  # type: ignore[misc]
     """TensorFlow's builder that remembers what it built for which device and shape."""
 
     def __init__(self, write_version: int = tf.compat.v1.train.SaverDef.V2) -> None:

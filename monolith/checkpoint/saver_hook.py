@@ -44,7 +44,7 @@ _MAX_ATTEMPTS = 2
 _NO_SPACE = re.compile("No space left on device|quota exceeded")
 
 
-class NoFirstSaveCheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
+class NoFirstSaveCheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):  # type: ignore[misc]
     """TensorFlow's saver hook for runs that must not stop because a save failed.
 
     Unlike TensorFlow's, it does not save when a session is created, since what was just restored
@@ -144,10 +144,14 @@ class NoFirstSaveCheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
         """Removes what a killed process has left in the directory; called by the session.
 
         Raises:
-            tf.errors.DataLossError: The file `checkpoint` is damaged; training would start afresh.
+            tf.errors.DataLossError: The file `checkpoint` is damaged, or missing beside complete
+                checkpoints; training would start afresh.
         """
         super().begin()
         saver = self._find_saver()
+        # Nobody restores what is saved in between.
+        if hasattr(saver, "require_list") and not self._is_dense_only:
+            saver.require_list(self._save_path)
         if hasattr(saver, "clean_up"):
             saver.clean_up(self._save_path)
         for listener in self._guard_saver_listeners:

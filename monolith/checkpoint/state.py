@@ -19,6 +19,7 @@ Example:
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +29,8 @@ from tensorflow.python.checkpoint import checkpoint_management
 from tensorflow.python.lib.io import file_io
 from tensorflow.python.training.checkpoint_state_pb2 import CheckpointState
 
-from monolith.checkpoint import durable_files, failpoints
+from monolith.checkpoint import durable_files, failpoints, manifest
+from monolith.checkpoint.paths import SaveHelper
 from monolith.proto import monolith_checkpoint_state_pb2
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,14 @@ MONOLITH_CKPT_STATE_FILE_NAME = "monolith_checkpoint"
 # A checkpoint that has such a file beside it, and is not listed, is on its way to be complete, or
 # to be deleted.
 UNFINISHED_SUFFIX = ".unfinished"
+
+# A listed checkpoint whose step is being saved again has this in front of its name.
+REPLACED_PREFIX = "replaced-"
+
+# How many ids a checkpoint has, by slot or by feature: `ckpt.info-STEP`.
+COUNTS_PREFIX = "ckpt.info-"
+
+_STEP = re.compile(r"-\d+$", re.ASCII)
 
 # Model directory to the step it was asked for and what its file `checkpoint` said then.
 _ckpt_state_cache_map: dict[str, tuple[int, Any]] = {}
@@ -145,7 +155,7 @@ def read_list(checkpoint_dir: str, filename: str | None = None) -> Any:
         None,
         None,
         f"{path} is no list of checkpoints: {problem}. Correct it by hand, it is text; or remove "
-        "it to start afresh.",
+        "it, and set `rebuild_checkpoint_list` to go on from the newest checkpoint that is there.",
     )
 
 
@@ -222,8 +232,8 @@ def checkpoint_exists(prefix: str) -> bool:
 def remove_checkpoint(prefix: str) -> None:
     """Deletes the checkpoint with the path `prefix`: its variables, and its tables and filters.
 
-    That is everything called `<prefix>.<something>`. What another process deletes meanwhile is no
-    error.
+    That is everything called `<prefix>.<something>`, its manifest, and the counts of its ids beside
+    it. What another process deletes meanwhile is no error.
     """
     directory, name = os.path.split(prefix)
     # Listed rather than globbed: a path may hold characters that mean something in a pattern.
@@ -232,7 +242,18 @@ def remove_checkpoint(prefix: str) -> None:
     except tf.errors.NotFoundError:
         return
     # Some file systems list a directory with a slash at its end.
-    remove_entries(prefix, [e.rstrip("/") for e in found if e.startswith(f"{name}.")])
+    entries = [entry.rstrip("/") for entry in found]
+    beside = {os.path.basename(manifest.get_path(prefix)), get_counts_name(prefix)}
+    remove_entries(prefix, [e for e in entries if e.startswith(f"{name}.") or e in beside])
+
+
+def get_counts_name(prefix: str) -> str | None:
+    """Returns the name of the file with the counts of a checkpoint's ids, if it can have one."""
+    name = os.path.basename(prefix)
+    # Copies made while a step is saved again have the step of the one that is being saved.
+    if name.startswith(REPLACED_PREFIX) or not _STEP.search(name):
+        return None
+    return f"{COUNTS_PREFIX}{SaveHelper.get_global_step_value(prefix)}"
 
 
 def remove_entries(prefix: str, entries: Sequence[str]) -> None:

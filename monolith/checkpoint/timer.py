@@ -20,7 +20,7 @@ from monolith.checkpoint.paths import SaveHelper
 from monolith.checkpoint.tide import check_time_of_day, tide_available_now
 
 
-class SecondOrStepTimerWithTideSetting(tf.compat.v1.train.SecondOrStepTimer):
+class SecondOrStepTimerWithTideSetting(tf.compat.v1.train.SecondOrStepTimer):  # type: ignore[misc]
     """TensorFlow's timer that knows the tide, and can be switched off.
 
     Outside of the tide (see `monolith.checkpoint.tide`) only `tide_every_secs` counts. The tide is
@@ -85,4 +85,4 @@ class SecondOrStepTimerWithTideSetting(tf.compat.v1.train.SecondOrStepTimer):
             return bool(super().should_trigger_for_step(step))
         if step == self._last_triggered_step:
             return False
-        return time.time() >= self._last_triggered_time + self._tide_every_secs
+        return bool(time.time() >= self._last_triggered_time + self._tide_every_secs)

@@ -32,16 +32,13 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from monolith.checkpoint import delta_chain, durable_files, failpoints
+from monolith.checkpoint import delta_chain, durable_files, failpoints, manifest
 from monolith.checkpoint import state as checkpoint_state
-from monolith.checkpoint.paths import SaveHelper
-from monolith.checkpoint.state import UNFINISHED_SUFFIX
+from monolith.checkpoint.state import COUNTS_PREFIX, REPLACED_PREFIX, UNFINISHED_SUFFIX
 
 logger = logging.getLogger(__name__)
 
-_REPLACED = "replaced-"
 _ASSETS = ".assets"
-_COUNTS_PREFIX = "ckpt.info-"
 
 # What belongs to a checkpoint, by what follows its name; and what is there only while it is saved.
 _PARTS = re.compile(
@@ -49,13 +46,15 @@ _PARTS = re.compile(
     rf"(?:{durable_files.TEMPORARY_SUFFIX.pattern})?|_temp",
     re.ASCII,
 )
+# What follows a name that is a file's own, or one's that is not complete.
+_OWN = re.compile(rf"(?:{durable_files.TEMPORARY_SUFFIX.pattern})?", re.ASCII)
 # Small files of a run, as they are called until they are complete.
 _TEMPORARY = re.compile(
-    r"(?:checkpoint|monolith_checkpoint|graph\.pbtxt|meta_graph_for_debugging\.pb|ckpt\.info-\d+)"
+    r"(?:checkpoint|monolith_checkpoint|graph\.pbtxt|meta_graph_for_debugging\.pb"
+    rf"|{re.escape(COUNTS_PREFIX)}\d+)"
     rf"(?:{durable_files.TEMPORARY_SUFFIX.pattern})",
     re.ASCII,
 )
-_STEP = re.compile(r"-\d+$", re.ASCII)
 
 
 class UnfinishedSave:
@@ -179,10 +178,10 @@ def clean_up(directory: str, basename: str, list_name: str | None = None) -> Non
         for path in checkpoint_state.get_listed(directory, state)
         if checkpoint_state.is_same(os.path.dirname(path), directory)
     }
-    own = re.compile(rf"(?:{_REPLACED})?{re.escape(basename)}(?:-\d+)?", re.ASCII)
+    own = re.compile(rf"(?:{REPLACED_PREFIX})?{re.escape(basename)}(?:-\d+)?", re.ASCII)
     for name in sorted(listed):
-        if own.fullmatch(name) and name.startswith(_REPLACED):
-            prefix = os.path.join(directory, name.removeprefix(_REPLACED))
+        if own.fullmatch(name) and name.startswith(REPLACED_PREFIX):
+            prefix = os.path.join(directory, name.removeprefix(REPLACED_PREFIX))
             logger.warning("a save of %s was killed, the one before stays", prefix)
             # If that fails, it stays listed, and whole, under the name that it has.
             with _logged("could not rename the files of %s", prefix):
@@ -232,7 +231,7 @@ def remove_temporary_files(directory: str) -> None:
 def _get_replaced(prefix: str) -> str:
     """Returns what the names of files begin with that were called `prefix` before."""
     directory, name = os.path.split(prefix)
-    return os.path.join(directory, _REPLACED + name)
+    return os.path.join(directory, REPLACED_PREFIX + name)
 
 
 def _set_aside(prefix: str, list_name: str | None) -> None:
@@ -262,7 +261,12 @@ def _bring_back(replaced: str, prefix: str, list_name: str | None) -> None:
 def _link(source: str, target: str) -> None:
     """Gives all files of a checkpoint, and of its deltas, second names."""
     directories = {os.path.dirname(target) or "."}
+    manifest_name = os.path.basename(manifest.get_path(source))
     for entry in _find_entries(source):
+        if entry.startswith(manifest_name):
+            if entry == manifest_name:  # And not complete otherwise.
+                durable_files.link_or_copy(manifest.get_path(source), manifest.get_path(target))
+            continue
         suffix = entry.removeprefix(os.path.basename(source))
         if suffix == UNFINISHED_SUFFIX:
             continue
@@ -290,20 +294,22 @@ def _remove(prefix: str, but_assets: bool = False) -> None:
 
 def _remove_unlisted(prefix: str) -> None:
     """Removes a checkpoint that was never complete, with the counts beside it."""
-    if _STEP.search(prefix) and not os.path.basename(prefix).startswith(_REPLACED):
-        step = SaveHelper.get_global_step_value(prefix)
+    counts = checkpoint_state.get_counts_name(prefix)
+    if counts is not None:
         with contextlib.suppress(tf.errors.NotFoundError):
-            tf.io.gfile.remove(os.path.join(os.path.dirname(prefix), f"{_COUNTS_PREFIX}{step}"))
+            tf.io.gfile.remove(os.path.join(os.path.dirname(prefix), counts))
     _remove(prefix)
 
 
 def _find_entries(prefix: str) -> list[str]:
     """Returns the names in the directory that belong to a checkpoint, and to no other file."""
     directory, name = os.path.split(prefix)
+    manifest_name = os.path.basename(manifest.get_path(prefix))
     parts = [
         entry
         for entry in _list(directory)
-        if entry.startswith(name) and _PARTS.fullmatch(entry.removeprefix(name))
+        if (entry.startswith(name) and _PARTS.fullmatch(entry.removeprefix(name)))
+        or (entry.startswith(manifest_name) and _OWN.fullmatch(entry.removeprefix(manifest_name)))
     ]
     return [*parts, *delta_chain.find_entries(directory, name)]
 
@@ -315,7 +321,7 @@ def _find_leftovers(directory: str, own: re.Pattern[str]) -> tuple[set[str], set
         if entry.endswith(UNFINISHED_SUFFIX):
             if own.fullmatch(entry.removesuffix(UNFINISHED_SUFFIX)):
                 marked.add(entry.removesuffix(UNFINISHED_SUFFIX))
-        elif entry.startswith(_REPLACED):
+        elif entry.startswith(REPLACED_PREFIX):
             name = own.match(entry)
             if name and _PARTS.fullmatch(entry[name.end() :]):
                 replaced.add(name[0])
@@ -344,7 +350,7 @@ def _mark(prefix: str) -> str | None:
 def _read_mark(prefix: str) -> str | None:
     try:
         with tf.io.gfile.GFile(prefix + UNFINISHED_SUFFIX, "rb") as file:
-            return file.read().decode(errors="replace")
+            return str(file.read(), errors="replace")
     except tf.errors.NotFoundError:
         return None
 

@@ -19,6 +19,7 @@ Example:
 
 import contextlib
 import logging
+import os
 import re
 from collections.abc import Callable, Sequence
 
@@ -234,7 +235,8 @@ class HashFilterCheckpointRestorerListener(AssetRestorerListener):
     A filter counts ids without knowing them, so it cannot be divided among servers, nor joined. If
     there are as many servers as have saved, or twice, or three times as many, each gets the whole
     filter that its ids were in, with their counts. With any other number the filters start empty,
-    with a warning: ids that have no row yet are counted anew.
+    with a warning: ids that have no row yet are counted anew. So they do if the checkpoint has no
+    filters, because the model got its first threshold after that.
 
     The arguments are those of `HashFilterCheckpointSaverListener`.
     """
@@ -262,7 +264,10 @@ class HashFilterCheckpointRestorerListener(AssetRestorerListener):
         if not tf.io.gfile.exists(directory):
             directory = prefix  # Checkpoints from before there were asset directories.
         num_saved = _count_saved(directory)
-        if num_saved and len(self._files) % num_saved:
+        if not num_saved:
+            logger.warning("hash filters start empty: %s has none", prefix)
+            return
+        if len(self._files) % num_saved:
             logger.warning(
                 "hash filters start empty: %s has those of %d servers, which %d servers cannot use",
                 directory,
@@ -270,7 +275,7 @@ class HashFilterCheckpointRestorerListener(AssetRestorerListener):
                 len(self._files),
             )
             return
-        self._files.run(session, directory, num_saved or None)
+        self._files.run(session, directory, num_saved)
         logger.info("restored %d hash filters from %s", len(self._files), directory)
 
 
@@ -302,9 +307,11 @@ class _FilterFiles:
             session.run(op, {basename: path}, options=options)
 
 
-def _count_saved(directory: str) -> int:
-    """Returns of how many servers a checkpoint has filters."""
-    if not tf.io.gfile.isdir(directory):
+def _count_saved(path_prefix: str) -> int:
+    """Returns of how many servers there are filters under paths that begin like this."""
+    directory, name = os.path.split(path_prefix)
+    if not tf.io.gfile.isdir(directory or "."):
         return 0
-    files = (_SAVED_FILTER.fullmatch(name) for name in tf.io.gfile.listdir(directory))
+    entries = tf.io.gfile.listdir(directory or ".")
+    files = (_SAVED_FILTER.fullmatch(e.removeprefix(name)) for e in entries if e.startswith(name))
     return len({file.group(1) for file in files if file})

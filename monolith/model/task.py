@@ -197,6 +197,11 @@ def _define_train_params(p: Params) -> None:
         False,
         "Whether training starts from an older checkpoint if the newest is damaged.",
     )
+    p.define(
+        "rebuild_checkpoint_list",
+        False,
+        "Whether training goes on from the newest checkpoint if the file `checkpoint` is missing.",
+    )
     p.define("slow_start_steps", 0, "Workers start one after another, this many steps apart.")
     p.define("sample_bias", 0.0, "Bias of sampled examples.")
     p.define("use_gpu_emb_table", False, "Whether tables live on the GPU.")

@@ -255,7 +255,7 @@ class TestExempt:
 
 
 class TestDeletion:
-    def test_tables_and_filters_go_with_their_checkpoint(self, tmp_path):
+    def test_tables_filters_and_counts_go_with_their_checkpoint(self, tmp_path):
         make_variable()
         saver = Saver(max_to_keep=1)
         with open_session() as session:
@@ -263,14 +263,16 @@ class TestDeletion:
                 assets = tmp_path / f"model.ckpt-{step}.assets" / "nested"
                 assets.mkdir(parents=True)
                 (assets / "table-00000-of-00001").write_text("rows")
+                (tmp_path / f"ckpt.info-{step}").write_text("counts")
                 saver.save(session, str(tmp_path / "model.ckpt"), global_step=step)
         # model.ckpt-10 begins like model.ckpt-1 and stays.
         assert sorted(os.listdir(tmp_path)) == [
             "checkpoint",
+            "ckpt.info-10",
+            "manifest-model.ckpt-10",
             "model.ckpt-10.assets",
             "model.ckpt-10.data-00000-of-00001",
             "model.ckpt-10.index",
-            "model.ckpt-10.manifest",
             "model.ckpt-10.meta",
         ]
 

@@ -41,8 +41,8 @@ class TestBeyondTensorFlow:
         with v1.Session() as session:
             initialize(session)
             Saver().save(session, str(tmp_path / "m"), global_step=1)
-        parts = ["data-00000-of-00001", "index", "manifest", "meta", "unfinished"]
-        assert seen == [[f"m-1.{part}" for part in parts]]
+        parts = ["data-00000-of-00001", "index", "meta", "unfinished"]
+        assert seen == [[*(f"m-1.{part}" for part in parts), "manifest-m-1"]]
         assert not (tmp_path / "m-1.unfinished").exists()
         assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "m-1")
 

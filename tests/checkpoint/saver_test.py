@@ -464,8 +464,8 @@ class SaverTest(tf.test.TestCase):
                 "checkpoint",
                 "ckpt-2.data-00000-of-00001",
                 "ckpt-2.index",
-                "ckpt-2.manifest",
                 "ckpt-2.meta",
+                "manifest-ckpt-2",
             ],
         )
         with self.session(graph=tf.Graph()) as session:

@@ -15,9 +15,15 @@ from monolith.proto.monolith_checkpoint_state_pb2 import MonolithCheckpointState
 PARTS = ("assets/table-00000-of-00001", "data-00000-of-00001", "index", "manifest", "meta")
 
 
+def name_file(name, part):
+    if part == "manifest" and ".delta-" not in name:
+        return f"manifest-{name}"
+    return f"{name}.{part}"
+
+
 def write_checkpoint(directory, name, content="saved", parts=PARTS):
     for part in parts:
-        path = directory / f"{name}.{part}"
+        path = directory / name_file(name, part)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
 
@@ -44,7 +50,7 @@ def find_files(directory):
 
 
 def make_files(name, content="saved"):
-    return {f"{name}.{part}": content for part in PARTS}
+    return {name_file(name, part): content for part in PARTS}
 
 
 def exempt(directory, *names):
@@ -109,9 +115,20 @@ class TestUnfinishedSave:
         before = find_files(tmp_path)
         save = unfinished.UnfinishedSave(str(tmp_path / "m-1"))
         files = find_files(tmp_path)
-        assert {n: c for n, c in files.items() if n.startswith("replaced-")} == {
-            f"replaced-{n}": c for n, c in before.items() if n.startswith("m-1")
+        assert {n: c for n, c in files.items() if "replaced-" in n} == {
+            n.replace("m-1", "replaced-m-1"): c for n, c in before.items() if "m-1" in n
         }
+        save.abandon()
+        assert find_files(tmp_path) == before
+
+    def test_manifest_under_its_earlier_name_is_set_aside_too(self, tmp_path):
+        write_checkpoint(tmp_path, "m-1", "old")
+        (tmp_path / "manifest-m-1").rename(tmp_path / "m-1.manifest")
+        write_list(tmp_path, "m-1")
+        before = find_files(tmp_path)
+        save = unfinished.UnfinishedSave(str(tmp_path / "m-1"))
+        assert (tmp_path / "replaced-m-1.manifest").read_text() == "old"
+        assert not (tmp_path / "m-1.manifest").exists()
         save.abandon()
         assert find_files(tmp_path) == before
 
@@ -120,6 +137,7 @@ class TestUnfinishedSave:
         write_checkpoint(tmp_path, "m-1", parts=PARTS[:2])
         (tmp_path / "m-1.index.tempstate123").write_text("half")
         (tmp_path / f"m-1.meta.tmp{'0' * 32}").write_text("half")
+        (tmp_path / f"manifest-m-1.tmp{'0' * 32}").write_text("half")
         (tmp_path / f"checkpoint.tmp{'0' * 32}").write_text("half")
         (tmp_path / "m-1_temp").mkdir()
         (tmp_path / "m-1_temp" / "part-00000-of-00001.index").write_text("half")
@@ -347,8 +365,8 @@ class TestSaver:
         (tmp_path / f"checkpoint.tmp{'0' * 32}").write_text("half")
         saver = saving.PartialRecoverySaver()
         saver.save(session, str(tmp_path / "m"), global_step=1)
-        parts = [f"m-1.{part}" for part in ("data-00000-of-00001", "index", "manifest", "meta")]
-        assert sorted(os.listdir(tmp_path)) == ["checkpoint", *parts]
+        parts = [name_file("m-1", part) for part in PARTS[1:]]
+        assert sorted(os.listdir(tmp_path)) == sorted(["checkpoint", *parts])
 
     def test_process_that_does_not_save_removes_nothing(self, session, tmp_path):
         write_checkpoint(tmp_path, "m-7", parts=("unfinished", *PARTS[:2]))

@@ -16,8 +16,9 @@ from support.filters import (
     save,
     split_path,
 )
+from tensorflow.python.eager import context
 
-from monolith.checkpoint import restore_hook
+from monolith.checkpoint import manifest, restore_hook
 from monolith.embedding import filters
 from monolith.proto import embedding_hash_table_pb2 as pb
 
@@ -362,10 +363,39 @@ class TestListeners:
         (tmp_path / "model.ckpt-1.assets").rmdir()
         assert self.count_after_restoring(model_dir, enable_hash_filter=True) == [True]
 
-    def test_checkpoint_without_filters_is_refused(self, tmp_path):
+    def test_model_that_gets_its_first_threshold_starts_with_empty_filters(self, tmp_path, caplog):
+        """As it does when the number of servers changes, instead of not starting at all."""
         model_dir = os.fspath(tmp_path)
         self.save_after_counting(model_dir, 2)
-        with pytest.raises(tf.errors.NotFoundError, match="hash_filter_0"):
+        assert self.count_after_restoring(model_dir, enable_hash_filter=True) == [False]
+        assert f"hash filters start empty: {model_dir}/model.ckpt-1 has none" in caplog.text
+        # Tables alone make an asset directory, too.
+        (tmp_path / "model.ckpt-1.assets").mkdir()
+        assert self.count_after_restoring(model_dir, enable_hash_filter=True) == [False]
+
+    def test_splits_that_were_swapped_are_refused(self, tmp_path):
+        """Each of them is whole, of the same save and of the same size."""
+        model_dir = os.fspath(tmp_path)
+        self.save_after_counting(model_dir, 2, enable_hash_filter=True)
+        prefix = os.path.join(model_dir, "model.ckpt-1")
+        basename = tmp_path / "model.ckpt-1.assets" / "hash_filter_0"
+        first, second = (split_path(basename, split, 5) for split in (0, 1))
+        # Ids fill one split after the other, until there are as many in the second.
+        with context.eager_mode():
+            hash_filter = make_filter()
+            for i in range(200):
+                count_rows(hash_filter, [i << 17 | i])
+                save(hash_filter, basename)
+                if i > 60 and first.stat().st_size == second.stat().st_size:
+                    break
+        assert first.stat().st_size == second.stat().st_size
+        assert first.read_bytes() != second.read_bytes()
+        manifest.write(prefix)
+        self.count_after_restoring(model_dir, enable_hash_filter=True)
+        first.rename(tmp_path / "first")
+        second.rename(first)
+        (tmp_path / "first").rename(second)
+        with pytest.raises(tf.errors.DataLossError, match=r"hash_filter_0-0000\d-of-00005 is"):
             self.count_after_restoring(model_dir, enable_hash_filter=True)
 
     def test_filters_are_written_before_the_checkpoint_is_visible(self, tmp_path):

@@ -26,7 +26,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.python.training.checkpoint_state_pb2 import CheckpointState
 
-from monolith.checkpoint import failpoints
+from monolith.checkpoint import failpoints, manifest
 
 CHILD = pathlib.Path(__file__).with_name("checkpoint_crash_child.py")
 SEED = 20260117
@@ -176,11 +176,14 @@ def assert_no_leftovers(model_dir):
     state = text_format.Parse((model_dir / "checkpoint").read_text(), CheckpointState())
     listed = {os.path.basename(path) for path in state.all_model_checkpoint_paths}
     assert not [name for name in listed if name.startswith("replaced-")]
+    counted = {path.name.removeprefix("ckpt.info-") for path in model_dir.glob("ckpt.info-*")}
+    assert counted == {name.rpartition("-")[2] for name in listed}
     names = {path.name for path in model_dir.iterdir() if not _KNOWN_FILE.fullmatch(path.name)}
-    parts = ("assets", "data-00000-of-00001", "index", "manifest", "meta")
-    assert names == {f"{name}.{part}" for name in listed for part in parts}
+    parts = ("assets", "data-00000-of-00001", "index", "meta")
+    manifests = {f"manifest-{name}" for name in listed}
+    assert names == manifests | {f"{name}.{part}" for name in listed for part in parts}
     for name in listed:
-        files = json.loads((model_dir / f"{name}.manifest").read_text().rpartition("\nsha256")[0])
+        files = json.loads((model_dir / f"manifest-{name}").read_text().rpartition("\nsha256")[0])
         inside = {f".assets/{path.name}" for path in (model_dir / f"{name}.assets").iterdir()}
         assert inside == {suffix for suffix in files["files"] if suffix.startswith(".assets/")}
 
@@ -281,6 +284,7 @@ def save(child, model_dir, contents):
 def find_files(prefix):
     directory, name = os.path.split(prefix)
     files = [path for path in pathlib.Path(directory).glob(f"{name}.*") if path.is_file()]
+    files.append(pathlib.Path(manifest.get_path(prefix)))
     return sorted([*files, *pathlib.Path(f"{prefix}.assets").iterdir()])
 
 
@@ -319,13 +323,28 @@ class TestDamaged:
                             restore_all()
                         assert str(path) in error.value.message, f"{len(damaged)} bytes"
                     path.unlink()
-                    if path.suffix not in (".index", ".manifest"):
+                    if path.suffix != ".index" and not path.name.startswith("manifest-"):
                         with pytest.raises(tf.errors.DataLossError) as error:
                             restore_all()
                         assert str(path) in error.value.message, "no file"
                     path.write_bytes(content)
                 restore_all()
                 assert model.read(session) == (1, 11)
+
+                # Of a large file the manifest knows samples; the rest is up to its own checksums.
+                os.remove(manifest.get_path(prefix))
+                for path in files:
+                    if not re.search(r"-\d{5}-of-\d{5}$", path.name):
+                        continue
+                    content = path.read_bytes()
+                    for offset in sorted({0, len(content) // 2, len(content) - 1}):
+                        damaged = bytearray(content)
+                        damaged[offset] ^= 1 << rng.randrange(8)
+                        path.write_bytes(damaged)
+                        with pytest.raises(tf.errors.DataLossError) as error:
+                            restore_all()
+                        assert str(path) in error.value.message, offset
+                    path.write_bytes(content)
         print(f"{num_flips} flipped bytes in {len(files)} files")
         assert num_flips > 10 * len(files)
 
@@ -334,17 +353,17 @@ class TestDamaged:
         [
             "index",
             "meta",
-            "manifest",
             "data-00000-of-00001",
             "assets/MonolithHashTable_single-00000-of-00001",
             "assets/MonolithMultiHashTable_multi-00000-of-00001",
             "assets/MonolithMultiHashTable_multi.meta-00000-of-00001",
             "assets/hash_filter_0-00003-of-00005",
+            None,
         ],
     )
     def test_older_checkpoint_is_restored_only_if_asked_for(self, child, tmp_path, caplog, damaged):
         prefix = save(child, str(tmp_path), [(1, 11), (2, 12)])
-        path = pathlib.Path(f"{prefix}.{damaged}")
+        path = pathlib.Path(f"{prefix}.{damaged}" if damaged else manifest.get_path(prefix))
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
@@ -368,6 +387,22 @@ class TestDamaged:
         assert read_listed(tmp_path) == ["model.ckpt-1", "model.ckpt-3"]
         assert path.read_bytes() == content  # For somebody to look at.
 
+    def test_shard_of_another_run_is_refused(self, child, tmp_path):
+        """It is whole, of the same table, the same step and the same size."""
+        shard = "MonolithHashTable_single-00000-of-00001"
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "other").mkdir()
+        prefix = save(child, str(tmp_path / "mine"), [(1, 11)])
+        other = save(child, str(tmp_path / "other"), [(1, 12)])
+        mine = pathlib.Path(f"{prefix}.assets", shard)
+        size = mine.stat().st_size
+        os.replace(f"{other}.assets/{shard}", mine)
+        assert mine.stat().st_size == size
+        with tf.Graph().as_default():
+            model = child.Model(str(tmp_path / "mine"))
+            with pytest.raises(tf.errors.DataLossError, match=f"{mine} is damaged: its content"):
+                model.open_session(str(tmp_path / "mine"))
+
     def test_no_older_checkpoint(self, child, tmp_path):
         prefix = save(child, str(tmp_path), [(1, 11)])
         os.remove(f"{prefix}.assets/hash_table_shards.json")
@@ -388,7 +423,7 @@ class TestDamaged:
 
     def test_checkpoint_without_a_manifest_is_restored_as_before(self, child, tmp_path):
         prefix = save(child, str(tmp_path), [(1, 11)])
-        os.remove(f"{prefix}.manifest")
+        os.remove(manifest.get_path(prefix))
         assert restore(child, tmp_path) == (1, 11)
 
 

@@ -191,7 +191,7 @@ class IncrementalCheckpointSaverHook(tf.compat.v1.train.SessionRunHook):  # type
             self._tables.save(session, SaveHelper.get_ckpt_asset_dir(prefix))
             saver = self._saver_hook._get_saver()
             saver.save(session, prefix, write_meta_graph=False, write_state=False)
-            if not tf.io.gfile.exists(prefix + manifest.SUFFIX):
+            if not tf.io.gfile.exists(manifest.get_path(prefix)):
                 manifest.write(prefix)  # TensorFlow's own saver writes none.
             deltas.write_list(self._base, listed)
         self._deltas = listed

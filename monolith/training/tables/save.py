@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from monolith.checkpoint import deltas, fallback, manifest, unfinished
+from monolith.checkpoint import deltas, fallback, manifest, unfinished, unlisted
 from monolith.checkpoint import state as checkpoint_state
 from monolith.checkpoint.saver import PartialRecoverySaver
 from monolith.checkpoint.saver_hook import NoFirstSaveCheckpointSaverHook
@@ -104,9 +104,11 @@ def prepare_model_dir(model_dir: str, params: Params) -> None:
         params: The task.
 
     Raises:
-        tf.errors.DataLossError: That file is damaged; or the newest checkpoint is, the task asks
-            for an older one, and there is none.
+        tf.errors.DataLossError: That file is damaged, or missing and the task does not ask to
+            rebuild it; or the newest checkpoint is damaged, the task asks for an older one, and
+            there is none.
     """
+    unlisted.require_list(model_dir, CHECKPOINT_BASENAME, params.train.rebuild_checkpoint_list)
     unfinished.clean_up(model_dir, CHECKPOINT_BASENAME)
     if params.train.fall_back_to_older_checkpoint:
         newest = tf.train.latest_checkpoint(model_dir)
@@ -144,6 +146,7 @@ def _create_full_saver_hook(context: SaveContext) -> NoFirstSaveCheckpointSaverH
         exempt,
         defer_build=True,
         fall_back=context.params.train.fall_back_to_older_checkpoint,
+        rebuild_list=context.params.train.rebuild_checkpoint_list,
     )
     # The session restores with the saver that it finds here.
     tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.SAVERS, saver)
@@ -203,6 +206,7 @@ def _create_saver(
     exempt: Sequence[str],
     defer_build: bool,
     fall_back: bool = False,
+    rebuild_list: bool = False,
 ) -> PartialRecoverySaver:
     return PartialRecoverySaver(
         sharded=True,
@@ -214,6 +218,7 @@ def _create_saver(
         model_dir=directory,
         defer_build=defer_build,
         fall_back_to_older_checkpoint=fall_back,
+        rebuild_checkpoint_list=rebuild_list,
     )
 
 

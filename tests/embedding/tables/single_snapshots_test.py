@@ -4,8 +4,9 @@ import shutil
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context
 
-from monolith.checkpoint import restore_hook
+from monolith.checkpoint import manifest, restore_hook
 from monolith.embedding import filters
 from monolith.embedding.tables import single, single_snapshots
 from monolith.proto import embedding_hash_table_pb2
@@ -310,6 +311,22 @@ class TestRestorer:
         file.write_bytes(file.read_bytes()[:-1])
         table = single.test_hash_table(1, name_suffix="t")
         with pytest.raises(tf.errors.DataLossError, match="MonolithHashTable_t-00000-of-00001"):
+            self.restore_value(table, basename)
+
+    @pytest.mark.usefixtures("saved")
+    def test_whole_file_of_another_save_is_refused_whoever_restored_the_variables(
+        self, basename, tmp_path
+    ):
+        manifest.write(f"{basename}-1")
+        file = tmp_path / "model.ckpt-1.assets" / "MonolithHashTable_t-00000-of-00001"
+        with context.eager_mode():
+            other = single.test_hash_table(1, name_suffix="other_save")
+            other.assign([0], [[2.0]])
+            other.save(str(tmp_path / "other"))
+        assert (tmp_path / "other-00000-of-00001").stat().st_size == file.stat().st_size
+        (tmp_path / "other-00000-of-00001").rename(file)
+        table = single.test_hash_table(1, name_suffix="t")
+        with pytest.raises(tf.errors.DataLossError, match=f"{file} is damaged: its content"):
             self.restore_value(table, basename)
 
     @pytest.mark.usefixtures("saved")

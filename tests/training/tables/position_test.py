@@ -143,7 +143,7 @@ class TestWhichInput:
     def test_positions_of_earlier_versions_are_not_trusted(self, model_dir, file, caplog):
         reading.train(model_dir, [file], 10)
         (model_dir / "model.ckpt-10.assets" / "input_worker_0").unlink()
-        (model_dir / "model.ckpt-10.manifest").unlink()
+        (model_dir / "manifest-model.ckpt-10").unlink()
         for name in ("input_worker_0.ckpt-10.index", "input_worker_0.ckpt-10.data-00000-of-00001"):
             (model_dir / name).write_text("state of some input")
         (model_dir / "checkpoint_input_worker_0").write_text(

@@ -99,6 +99,28 @@ def test_damaged_checkpoint_ends_training_or_an_older_one_is_taken(tmp_path, par
     manifest.verify_thoroughly(str(tmp_path / "model.ckpt-4"))
 
 
+def test_lost_list_ends_training_or_the_newest_checkpoint_is_taken(tmp_path):
+    train(tmp_path, 4)
+    (tmp_path / "checkpoint").unlink()
+    with pytest.raises(tf.errors.DataLossError, match=r"model\.ckpt-4 the newest: put the file"):
+        train(tmp_path, 6)
+    train(tmp_path, 5, rebuild_checkpoint_list=True)
+    assert predict(tmp_path) == [5.0, 5.0, 5.0]
+
+
+def test_counts_go_with_their_checkpoint(tmp_path):
+    config = RunnerConfig(
+        is_local=True, model_dir=str(tmp_path), save_checkpoints_steps=2, checkpoints_max_to_keep=2
+    )
+    params = CountingTask.params()
+    params.name = "counting"
+    estimator.Estimator(params, config).train(max_steps=6)
+    assert sorted(path.name for path in tmp_path.glob("ckpt.info-*")) == [
+        "ckpt.info-4",
+        "ckpt.info-6",
+    ]
+
+
 def test_damaged_checkpoint_is_not_evaluated(tmp_path):
     train(tmp_path, 2)
     flip_byte(tmp_path / "model.ckpt-2.meta")
