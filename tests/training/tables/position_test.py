@@ -1,4 +1,7 @@
-"""The position of the input goes with the checkpoint: nothing is skipped, whatever is restored."""
+"""The position of the input goes with the checkpoint: nothing is skipped, whatever is restored.
+
+Covers monolith/training/hooks/input_position.py.
+"""
 
 import logging
 import os
