@@ -164,7 +164,8 @@ absl::Status FindFiles(tf::Env* env, const TableSet& set, const std::string& bas
   TF_RETURN_IF_ERROR(NameTable(found, set.name()));
   std::vector<std::string> meta;
   const absl::Status meta_found = FindShards(env, MetaBasename(basename), &meta);
-  if (!meta_found.ok() && (!absl::IsNotFound(meta_found) || set.size() > 1)) {
+  // Without meta files all rows are of one table, so there must be one.
+  if (!meta_found.ok() && (!absl::IsNotFound(meta_found) || set.size() != 1)) {
     return NameTable(meta_found, set.name());
   }
   if (meta_found.ok() && meta.size() != data.size()) {

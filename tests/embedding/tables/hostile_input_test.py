@@ -77,10 +77,21 @@ ALLOWED = {
 }
 
 
+# Rows of one table, of which the meta files are gone, for a set that has none.
+NOT_FOUND = """
+import pathlib
+table = ops.monolith_multi_hash_table_assign(make_set(2), [1], [0, 1], zeros([2]), time)
+ops.monolith_hash_table_save(table, "rows")
+for meta in pathlib.Path().glob("rows.meta-*"):
+    meta.unlink()
+ops.monolith_hash_table_restore(make_set(), "rows")
+"""
+
+
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, hostile.Outcome]:
     cases = {name: f"{SET_UP}\n{code}" for name, (code, _) in {**REFUSED, **ALLOWED}.items()}
-    return hostile.run_cases(cases)
+    return hostile.run_cases({**cases, "not_found": SET_UP + NOT_FOUND})
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -92,3 +103,8 @@ def test_is_refused(outcomes, name):
 @pytest.mark.parametrize("name", ALLOWED)
 def test_of_nothing_does_nothing(outcomes, name):
     assert outcomes[name] == hostile.Outcome("ok", ALLOWED[name][1])
+
+
+def test_rows_without_meta_files_are_not_restored_into_no_tables(outcomes):
+    assert outcomes["not_found"].kind == "NotFoundError", outcomes["not_found"]
+    assert "There is no valid sharded files for rows.meta" in outcomes["not_found"].message
