@@ -26,11 +26,10 @@ class FailingSaver:
 class Training:
     """A training of a chief and one worker that share a session, in a thread of its own."""
 
-    def __init__(self, model_dir, saver="real", has_global_step=True, **options):
+    def __init__(self, model_dir, saver="real", has_global_step=True):
         self._model_dir = model_dir
         self._saver = saver
         self._has_global_step = has_global_step
-        self._options = options
         self._is_running = threading.Event()
         self._should_end = threading.Event()
         self._thread = threading.Thread(target=self._train, daemon=True)
@@ -62,9 +61,7 @@ class Training:
                 hooks.append(saver_hook)
             elif self._saver == "failing":
                 saver_hook = FailingSaver()
-            hooks.append(
-                server.ServerHook(self._model_dir, barrier_op, saver_hook, **self._options)
-            )
+            hooks.append(server.ServerHook(self._model_dir, barrier_op, saver_hook))
             with tf.compat.v1.train.MonitoredSession(hooks=hooks) as session:
                 while not self._should_end.wait(0.005):  # Leaves the cores to the command.
                     session.run(train)
@@ -272,20 +269,20 @@ class TestToken:
         return pathlib.Path(model_dir, files.SERVER_TOKEN_FILENAME)
 
     def test_token_in_the_directory_is_used(self, model_dir, run, token_path):
-        with Training(model_dir, require_token=True):
+        with Training(model_dir):
             token = token_path.read_text()
             result = run("status")
             assert result.exit_code == 0, result.stderr
             assert token not in result.output
 
     def test_missing_token(self, model_dir, run, token_path):
-        with Training(model_dir, require_token=True), moved_away(token_path):
+        with Training(model_dir), moved_away(token_path):
             result = run("stop")
         assert result.exit_code == 1
         assert f"requires a token and there is no {token_path}." in result.stderr
 
     def test_wrong_token(self, model_dir, run, token_path):
-        with Training(model_dir, require_token=True), moved_away(token_path):
+        with Training(model_dir), moved_away(token_path):
             token_path.write_text("a guess")
             result = run("stop")
         assert result.exit_code == 1
@@ -294,7 +291,7 @@ class TestToken:
         assert "guess" not in result.stderr
 
     def test_token_that_cannot_be_read(self, model_dir, run, token_path):
-        with Training(model_dir, require_token=True), moved_away(token_path):
+        with Training(model_dir), moved_away(token_path):
             token_path.mkdir()
             try:
                 result = run("status")
@@ -325,7 +322,7 @@ def test_command_in_a_process_of_its_own(model_dir):
             check=False,
         )
 
-    with Training(model_dir, require_token=True) as training:
+    with Training(model_dir) as training:
         stopped = run(model_dir)
         assert (stopped.returncode, stopped.stderr) == (0, "")
         assert stopped.stdout.startswith("The barrier is placed")

@@ -1,8 +1,8 @@
 """How a client finds the controller of a run: two small files in the model directory.
 
-`controller_server_addr.txt` holds the address. `controller_server_token.txt` is there when the
-controller requires a token, holds it, and can be read by its owner only. Both are there while the
-controller runs, and appear whole.
+`controller_server_addr.txt` holds the address. `controller_server_token.txt` holds the token that
+the controller requires, unless it was told not to, and can be read by its owner only. Both are
+there while the controller runs, and appear whole.
 """
 
 import contextlib
@@ -53,17 +53,9 @@ def remove_address(model_dir: str, address: str) -> None:
             tf.io.gfile.remove(_address_path(model_dir))
 
 
-def check_can_hold_token(model_dir: str) -> None:
-    """Refuses a directory in which others could read a token.
-
-    Raises:
-        errors.ConfigError: The directory is not on a file system with owners and modes.
-    """
-    if "://" in model_dir:
-        raise errors.ConfigError(
-            f"A controller that requires a token needs a local model directory, where only its "
-            f"owner can read the token, got {model_dir!r}; do not require one, or train locally."
-        )
+def can_hold_token(model_dir: str) -> bool:
+    """Returns whether a directory is on a file system with owners and modes."""
+    return "://" not in model_dir
 
 
 def write_token(model_dir: str, token: str) -> None:

@@ -1,7 +1,8 @@
 """The controller: a gRPC server in the chief through which operators steer a running job.
 
-Whoever can read the model directory can pause the workers, let them go on, ask who waits, have a
-checkpoint written and ask for the global step, without touching the processes of the job.
+The user who started the job can pause the workers, let them go on, ask who waits, have a checkpoint
+written and ask for the global step, without touching the processes of the job. All it takes is the
+model directory, where only that user can read the token that every call has to carry.
 
 Example:
     >>> import tempfile
@@ -157,7 +158,8 @@ class ServerHook(tf.compat.v1.train.SessionRunHook):
         listen_host: The address of this machine to listen on. The default can be reached from
             this machine only; `0.0.0.0` or `::` are all.
         require_token: Whether calls must carry the token that is in the model directory, in a
-            file which only its owner can read.
+            file which only its owner can read. Without it, every user who can reach the address
+            can stop the training.
 
     Raises:
         errors.ConfigError: The server cannot listen (when the session is created), or a token is
@@ -171,10 +173,14 @@ class ServerHook(tf.compat.v1.train.SessionRunHook):
         saver_hook: SaverHook | None,
         *,
         listen_host: str = LOOPBACK,
-        require_token: bool = False,
+        require_token: bool = True,
     ) -> None:
-        if require_token:
-            files.check_can_hold_token(model_dir)
+        if require_token and not files.can_hold_token(model_dir):
+            raise errors.ConfigError(
+                "A controller that requires a token needs a local model directory, where only its "
+                f"owner can read the token, got {model_dir!r}; do not require one, or train "
+                "locally."
+            )
         self._model_dir = model_dir
         self._barrier_op = barrier_op
         self._saver_hook = saver_hook
@@ -219,11 +225,13 @@ class _RunningServer:
         self._lock = threading.Lock()
         self._stopped = False
         self._token = secrets.token_urlsafe(32) if require_token else None
-        if self._token is None and not _is_loopback(listen_host):
+        if self._token is None:
             logger.warning(
-                "the controller listens on %s without a token: whoever reaches this machine can "
-                "stop the training",
+                "the controller listens on %s without a token: %s can stop the training",
                 listen_host,
+                "every user of this machine"
+                if _is_loopback(listen_host)
+                else "whoever reaches this machine",
             )
         self._executor = futures.ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="controller")
         # Without reuseport, two controllers never share a port.
@@ -239,7 +247,11 @@ class _RunningServer:
         except BaseException:
             self.stop(None)
             raise
-        logger.info("the controller listens on %s", self._address)
+        logger.info(
+            "the controller listens on %s, for calls with %s",
+            self._address,
+            f"the token in {self._model_dir}" if self._token else "or without a token",
+        )
 
     def stop(self, grace_sec: float | None) -> None:
         """Withdraws the address and stops; calls under way have `grace_sec` to finish."""

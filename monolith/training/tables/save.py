@@ -5,6 +5,7 @@ after them, and only then does the file `checkpoint` name the new one.
 """
 
 import dataclasses
+import logging
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from monolith.embedding import filters
 from monolith.embedding.tables.incremental import IncrementalCheckpointSaverHook
 from monolith.embedding.tables.snapshots import TableRestorerSaverListener, TableSaverListener
 from monolith.training.config.job import CpuTrainingConfig
+from monolith.training.controller import files
 from monolith.training.controller.barrier import BarrierOp
 from monolith.training.controller.server import ServerHook
 from monolith.training.hooks.checkpoint_barrier import BarrierSaverListener, WorkerCkptHelper
@@ -30,6 +32,8 @@ from monolith.training.tables import export
 
 if TYPE_CHECKING:
     from monolith.training.tables.training import CpuTraining
+
+logger = logging.getLogger(__name__)
 
 CHECKPOINT_BASENAME = "model.ckpt"
 DENSE_ONLY_DIR = "dense_only"
@@ -76,10 +80,15 @@ def create_save_hooks(context: SaveContext) -> list[tf.compat.v1.train.SessionRu
         raise ValueError("model_dir must be provided")
     prepare_model_dir(context.model_dir, context.params)
     saver_hook = _create_full_saver_hook(context)
-    hooks: list[tf.compat.v1.train.SessionRunHook] = [
-        saver_hook,
-        ServerHook(context.model_dir, context.barrier_op, saver_hook),
-    ]
+    hooks: list[tf.compat.v1.train.SessionRunHook] = [saver_hook]
+    if files.can_hold_token(context.model_dir):
+        hooks.append(ServerHook(context.model_dir, context.barrier_op, saver_hook))
+    else:
+        logger.warning(
+            "this run has no controller: others might read its token in %s, which is not a local "
+            "directory; a run in a local model directory can be steered",
+            context.model_dir,
+        )
     dense_only = _get_interval(
         context.config.dense_only_save_checkpoints_secs,
         context.config.dense_only_save_checkpoints_steps,

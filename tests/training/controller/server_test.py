@@ -270,27 +270,35 @@ class TestLifetime:
 
 class TestListening:
     def test_all_addresses_when_told_so(self, model_dir, barrier_op, advance, caplog):
-        hook = server.ServerHook(model_dir, barrier_op, None, listen_host="0.0.0.0")
+        hook = server.ServerHook(
+            model_dir, barrier_op, None, listen_host="0.0.0.0", require_token=False
+        )
         with caplog.at_level(logging.WARNING, logger=server.__name__), open_session(hook):
             host, port = net.parse_address(files.read_address(model_dir))
             assert host == net.get_local_ip()
             files.write_address(model_dir, f"127.0.0.1:{port}")
             with client.connect(model_dir) as stub:
                 assert get_step(stub) == 0
-        assert "listens on 0.0.0.0 without a token" in caplog.text
+        assert "on 0.0.0.0 without a token: whoever reaches this machine can stop" in caplog.text
 
     @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-    def test_loopback_needs_no_warning(self, model_dir, barrier_op, advance, host, caplog):
-        hook = server.ServerHook(model_dir, barrier_op, None, listen_host=host)
+    def test_loopback_without_a_token_is_open_to_users_of_the_machine(
+        self, model_dir, barrier_op, advance, host, caplog
+    ):
+        hook = server.ServerHook(model_dir, barrier_op, None, listen_host=host, require_token=False)
         with caplog.at_level(logging.WARNING, logger=server.__name__), open_session(hook):
             assert net.parse_address(files.read_address(model_dir))[0] == host
-        assert "without a token" not in caplog.text
+        assert f"on {host} without a token: every user of this machine can stop" in caplog.text
+
+    def test_needs_no_warning_with_a_token(self, model_dir, barrier_op, advance, caplog):
+        hook = server.ServerHook(model_dir, barrier_op, None)
+        with caplog.at_level(logging.WARNING, logger=server.__name__), open_session(hook):
+            assert net.parse_address(files.read_address(model_dir))[0] == "127.0.0.1"
+        assert "token" not in caplog.text
 
     def test_address_of_another_machine_is_refused(self, model_dir, barrier_op, advance):
         # 192.0.2.0/24 is reserved for documentation, no machine has it.
-        hook = server.ServerHook(
-            model_dir, barrier_op, None, listen_host="192.0.2.1", require_token=True
-        )
+        hook = server.ServerHook(model_dir, barrier_op, None, listen_host="192.0.2.1")
         message = "cannot listen on '192.0.2.1'; `listen_host` must be an address of this machine"
         with pytest.raises(errors.ConfigError, match=message):
             open_session(hook)
@@ -305,7 +313,7 @@ class TestListening:
 
 class TestToken:
     def make_hook(self, model_dir, barrier_op):
-        return server.ServerHook(model_dir, barrier_op, None, require_token=True)
+        return server.ServerHook(model_dir, barrier_op, None)
 
     def test_file_can_be_read_by_its_owner_only(self, model_dir, barrier_op, advance):
         path = os.path.join(model_dir, "controller_server_token.txt")
@@ -369,7 +377,8 @@ class TestToken:
 
     def test_old_token_is_removed_by_a_run_without_one(self, model_dir, barrier_op, advance):
         files.write_token(model_dir, "of an earlier run")
-        with open_session(server.ServerHook(model_dir, barrier_op, None)):
+        hook = server.ServerHook(model_dir, barrier_op, None, require_token=False)
+        with open_session(hook):
             assert files.read_token(model_dir) is None
 
     def test_remote_directory_is_refused(self, barrier_op):
