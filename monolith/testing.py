@@ -15,6 +15,7 @@ from typing import Any, TypeVar, overload
 
 import tensorflow as tf
 
+from monolith.cluster.servers import start_server
 from monolith.embedding import entry
 from monolith.graph import devices
 from monolith.proto import embedding_hash_table_pb2
@@ -46,15 +47,17 @@ def generate_test_hash_table_config(
 def create_test_ps_cluster(
     num_ps: int,
 ) -> tuple[list[tf.distribute.Server], tf.compat.v1.ConfigProto]:
-    """Starts parameter servers in this process, on free ports of the loopback interface.
+    """Starts parameter servers in this process, on free ports.
 
     A session on `servers[0].target` with the returned config finds server i as
-    `/job:ps/task:i`. What the servers hold outlives a session.
+    `/job:ps/task:i`. What the servers hold outlives a session. Local training needs no servers:
+    this is for tests of what is special to them. Their ports are open to everybody who reaches the
+    machine, see `monolith.cluster.servers`.
 
     Returns:
         The servers, which live as long as the process, and the config of sessions.
     """
-    servers = [tf.distribute.Server.create_local_server() for _ in range(num_ps)]
+    servers = [start_server({"localhost": ["localhost:0"]}) for _ in range(num_ps)]
     cluster_def = tf.train.ClusterDef()
     job = cluster_def.job.add(name=devices.PS_JOB_NAME)
     for i, server in enumerate(servers):

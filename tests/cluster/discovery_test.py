@@ -366,8 +366,19 @@ class ZKCases:
         discovery.close()
         self.assertEqual(self.registration_threads(), [])
         self.assertIsNone(self.hand.exists(self.path("ps.0")))
-        with self.assertRaisesRegex(RuntimeError, "closed"):
-            discovery.register("ps", 0, "192.168.0.1:1001")
+        for call in (discovery.register, discovery.deregister):
+            with self.assertRaisesRegex(RuntimeError, "This discovery is closed"):
+                call("ps", 0, "192.168.0.1:1001")
+
+    def test_what_is_closed_takes_nothing_from_others(self):
+        closed, other = self.make_discovery(), self.make_discovery()
+        closed.register("ps", 0, "192.168.0.1:1001")
+        closed.close()
+        other.register("ps", 0, "192.168.0.1:1001")
+        with self.assertRaisesRegex(RuntimeError, "This discovery is closed"):
+            closed.deregister("ps", 0, "192.168.0.1:1001")
+        self.assert_view(other, "ps", {0: "192.168.0.1:1001"})
+        self.assertIsNotNone(self.hand.exists(self.path("ps.0")))
 
     def test_malformed_registrations(self):
         discovery = self.make_discovery()

@@ -552,8 +552,9 @@ class TestDiscovery:
     def test_close(self, service):
         service.close()
         assert service.query_all() == {"ps": {}, "worker": {}, "chief": {}}
-        with pytest.raises(RuntimeError, match="closed"):
-            service.register("ps", 1, "localhost:2002")
+        for call in (service.register, service.deregister):
+            with pytest.raises(RuntimeError, match="closed"):
+                call("ps", 1, "localhost:2002")
 
 
 @pytest.mark.distributed

@@ -5,17 +5,20 @@ monolith/training/tables/hooks.py and monolith/training/tables/training.py.
 """
 
 import json
+import logging
 import math
 import os
 import struct
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from monolith.graph.run_config import GraphRunConfig
 from monolith.native_training import cpu_training, entry, feature, native_task
-from monolith.proto import example_pb2
+from monolith.proto import example_pb2, service_pb2
+from monolith.training.controller import client
 from monolith.training.graph.estimator import GraphEstimator, GraphSpec, ModeKeys
 
 pytestmark = pytest.mark.usefixtures("graph_mode")
@@ -432,21 +435,37 @@ def test_dense_only_checkpoints_are_beside_the_full_ones(tmp_path):
     assert tf.train.latest_checkpoint(os.fspath(tmp_path)).endswith("model.ckpt-5")
 
 
-def test_controller_is_reachable_during_training(tmp_path):
-    class AddressHook(tf.compat.v1.train.SessionRunHook):
-        address = None
-
+def test_controller_answers_who_can_read_its_token(tmp_path):
+    class StatusHook(tf.compat.v1.train.SessionRunHook):
         def after_run(self, run_context, run_values):
-            self.address = (tmp_path / "controller_server_addr.txt").read_text()
+            with client.connect(os.fspath(tmp_path)) as stub:
+                self.step = stub.GetTrainingStatus(service_pb2.GetTrainingStatusRequest())
+            self.mode = (tmp_path / "controller_server_token.txt").stat().st_mode & 0o777
+            (tmp_path / "controller_server_token.txt").rename(tmp_path / "elsewhere")
+            with client.connect(os.fspath(tmp_path)) as stub, pytest.raises(grpc.RpcError) as info:
+                stub.StopTraining(service_pb2.StopTrainingRequest())
+            self.refusal = info.value.code()
 
-    hook = AddressHook()
+    hook = StatusHook()
     cpu_training.local_train_internal(
         FeatureTask.params(),
         cpu_training.CpuTrainingConfig(),
         os.fspath(tmp_path),
         user_hooks=[hook],
     )
-    assert hook.address
+    assert hook.step.global_step == 1
+    assert hook.mode == 0o600
+    assert hook.refusal == grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_no_controller_where_others_could_read_its_token(caplog):
+    model_dir = "ram:///test_no_controller_where_others_could_read_its_token"
+    with caplog.at_level(logging.WARNING, logger="monolith.training.tables.save"):
+        estimator = cpu_training.local_train_internal(
+            FeatureTask.params(), cpu_training.CpuTrainingConfig(), model_dir
+        )
+    assert estimator.latest_checkpoint() == f"{model_dir}/model.ckpt-1"
+    assert f"no controller: others might read its token in {model_dir}" in caplog.text
 
 
 class GraphHook(tf.compat.v1.train.SessionRunHook):
