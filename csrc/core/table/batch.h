@@ -6,15 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/table/hash_parts.h"
+
 namespace monolith::core {
-
-// A table is cut into stripes by the top bits of the hash; each stripe has its own lock.
-inline constexpr int kStripeBits = 6;
-inline constexpr std::size_t kStripes = std::size_t{1} << kStripeBits;
-
-[[nodiscard]] inline std::size_t StripeOf(std::uint64_t hash) {
-  return static_cast<std::size_t>(hash >> (64 - kStripeBits));
-}
 
 // Equal ids keep their order, so whoever walks the batch applies them as the caller gave them.
 class Batch {

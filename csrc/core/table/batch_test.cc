@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <random>
 #include <stdexcept>
-#include <unordered_set>
 #include <vector>
 
 #include "core/table/hash.h"
@@ -132,63 +130,6 @@ TEST(BatchTest, CountingLeavesAloneWhatIsPlaced) {
   ExpectOrdered(batch, first);
   place(second);  // Shorter than the room: the last part has none.
   ExpectOrdered(batch, second);
-}
-
-// The table relies on stripes of similar size, and ids of real systems are far from random.
-TEST(HashIdTest, SpreadsPatternsOfIdsOverStripesAndBuckets) {
-  constexpr std::size_t kIds = 1 << 16;
-  const auto patterns = {
-      +[](std::uint64_t i) { return i; },                             // A counter,
-      +[](std::uint64_t i) { return i << 48 | 1; },                   // one id of each slot,
-      +[](std::uint64_t i) { return (i % 64) << 48 | i / 64; },       // some of 64 slots,
-      +[](std::uint64_t i) { return i << 32; },                       // multiples of 2^32,
-      +[](std::uint64_t i) { return i * 1'000'003; },                 // of a prime,
-      +[](std::uint64_t i) { return i ^ (i << 32); },                 // halves alike,
-      +[](std::uint64_t i) { return std::uint64_t{0} - 1 - i * 64; }  // and negative ids.
-  };
-  int number = 0;
-  for (const auto pattern : patterns) {
-    SCOPED_TRACE(number++);
-    std::vector<double> stripes(kStripes);
-    std::vector<double> buckets(512);
-    std::vector<double> segments(256);
-    for (std::uint64_t i = 0; i < kIds; ++i) {
-      const std::uint64_t hash = HashId(static_cast<std::int64_t>(pattern(i)));
-      ++stripes[StripeOf(hash)];
-      ++buckets[hash & 511];
-      ++segments[(hash >> 42) & 255];
-    }
-    for (const auto* counts : {&stripes, &buckets, &segments}) {
-      const double expected = static_cast<double>(kIds) / static_cast<double>(counts->size());
-      double chi_square = 0;
-      for (const double count : *counts) {
-        chi_square += (count - expected) * (count - expected) / expected;
-      }
-      // Random counts give about counts->size(), with a standard deviation of sqrt(2 * size). More
-      // even than random is welcome.
-      EXPECT_LT(chi_square, 2.0 * static_cast<double>(counts->size()));
-    }
-  }
-}
-
-TEST(HashIdTest, DifferentIdsHaveDifferentHashes) {
-  std::mt19937_64 random(2);
-  std::unordered_set<std::uint64_t> hashes;
-  std::unordered_set<std::int64_t> ids = {0, -1, std::numeric_limits<std::int64_t>::min(),
-                                          std::numeric_limits<std::int64_t>::max()};
-  for (int i = 0; i < 100'000; ++i) {
-    ids.insert(i);
-    ids.insert(static_cast<std::int64_t>(random()));
-  }
-  for (const std::int64_t id : ids) hashes.insert(HashId(id));
-  EXPECT_EQ(hashes.size(), ids.size());
-}
-
-TEST(HashIdTest, ItsInverseGivesTheIdBack) {
-  std::mt19937_64 random(7);
-  std::vector<std::int64_t> ids = {0, 1, -1, INT64_MIN, INT64_MAX};
-  for (int i = 0; i < 10000; ++i) ids.push_back(static_cast<std::int64_t>(random()));
-  for (const std::int64_t id : ids) EXPECT_EQ(IdOfHash(HashId(id)), id);
 }
 
 }  // namespace

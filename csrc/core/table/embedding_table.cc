@@ -161,18 +161,18 @@ std::size_t EmbeddingTable::Lookup(const std::int64_t* ids, std::size_t n, float
                                    const Parallel* parallel) const {
   std::atomic<std::size_t> misses{0};
   const bool raw = accessor_->values_are_raw();
-  ForEachId<Locked::Shared>(ids, n, parallel,
-                            [&](Stripe&, std::uint64_t, std::size_t position, FoundRow row) {
-                              float* to = rows + position * dim_;
-                              if (row.header == nullptr) {
-                                std::fill_n(to, dim_, 0.0f);
-                                misses.fetch_add(1, std::memory_order_relaxed);
-                              } else if (raw) {
-                                CopyFloats(row.data(), dim_, to);
-                              } else {
-                                accessor_->Read(row.data(), to);
-                              }
-                            });
+  ForEachId<ForReading>(ids, n, parallel,
+                        [&](Stripe&, std::uint64_t, std::size_t position, FoundRow row) {
+                          float* to = rows + position * dim_;
+                          if (row.header == nullptr) {
+                            std::fill_n(to, dim_, 0.0f);
+                            misses.fetch_add(1, std::memory_order_relaxed);
+                          } else if (raw) {
+                            CopyFloats(row.data(), dim_, to);
+                          } else {
+                            accessor_->Read(row.data(), to);
+                          }
+                        });
   return n - misses.load();
 }
 
@@ -180,7 +180,7 @@ template <typename Update>
 void EmbeddingTable::Write(const std::int64_t* ids, std::size_t n, const WriteOptions& options,
                            Update&& update) {
   RaiseMaxUpdateTime(options.update_time_sec);
-  ForEachId<Locked::Exclusive>(
+  ForEachId<ForWriting>(
       ids, n, options.parallel,
       [&](Stripe& stripe, std::uint64_t hash, std::size_t position, FoundRow row) {
         WriteRow(stripe, hash, row, CountAt(options, position), options,
@@ -235,11 +235,11 @@ void EmbeddingTable::Optimize(const std::int64_t* ids, std::size_t n, const floa
                               const float* learning_rates, std::int64_t global_step,
                               const WriteOptions& options) {
   RaiseMaxUpdateTime(options.update_time_sec);
-  LockSliceBySlice<Locked::Exclusive>(
+  LockSliceBySlice<ForWriting>(
       ids, n, options.parallel,
       [&](const auto& slice, std::size_t first, std::size_t end, std::size_t first_position) {
         PendingSteps steps(*accessor_, learning_rates, global_step);
-        WalkIds<Locked::Exclusive>(
+        WalkIds<ForWriting>(
             slice, first, end,
             [&](Stripe& stripe, std::uint64_t hash, std::size_t in_slice, FoundRow row) {
               const std::size_t position = first_position + in_slice;
@@ -268,14 +268,13 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
       __builtin_prefetch(grads + entries[soon].position * dim_);
       sums.Add(entries[i].hash, grads + entries[i].position * dim_);
     }
-    const Locked::Range<Locked::Exclusive> lock(*this, first_stripe, last_stripe);
+    const LockedStripes<ForWriting> lock(stripes_, first_stripe, last_stripe);
     PendingSteps steps(*accessor_, learning_rates, global_step);
-    WalkIds<Locked::Exclusive>(
-        Summed{sums}, 0, sums.size(),
-        [&](Stripe& stripe, std::uint64_t hash, std::size_t i, FoundRow row) {
-          WriteRow(stripe, hash, row, sums.count(i), options,
-                   [&](std::byte* data) { steps.Add(data, sums.row(i)); });
-        });
+    WalkIds<ForWriting>(Summed{sums}, 0, sums.size(),
+                        [&](Stripe& stripe, std::uint64_t hash, std::size_t i, FoundRow row) {
+                          WriteRow(stripe, hash, row, sums.count(i), options,
+                                   [&](std::byte* data) { steps.Add(data, sums.row(i)); });
+                        });
     steps.TakeAll();
   };
   if (options.parallel == nullptr) {
@@ -302,7 +301,7 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
 void EmbeddingTable::Reinitialize(const std::int64_t* ids, std::size_t n, std::int64_t now_sec,
                                   std::int32_t* status) {
   RaiseMaxUpdateTime(now_sec);
-  ForEachId<Locked::Exclusive>(
+  ForEachId<ForWriting>(
       ids, n, nullptr, [&](Stripe& stripe, std::uint64_t hash, std::size_t position, FoundRow row) {
         status[position] = row.header == nullptr ? 0 : 1;
         if (row.header == nullptr) row.header = rows_.Header(Make(stripe, hash));
@@ -313,12 +312,12 @@ void EmbeddingTable::Reinitialize(const std::int64_t* ids, std::size_t n, std::i
 
 std::size_t EmbeddingTable::Erase(const std::int64_t* ids, std::size_t n) {
   std::size_t erased = 0;
-  ForEachId<Locked::Exclusive>(ids, n, nullptr,
-                               [&](Stripe& stripe, std::uint64_t hash, std::size_t, FoundRow row) {
-                                 if (row.header == nullptr) return;
-                                 Remove(stripe, hash, row.number);
-                                 ++erased;
-                               });
+  ForEachId<ForWriting>(ids, n, nullptr,
+                        [&](Stripe& stripe, std::uint64_t hash, std::size_t, FoundRow row) {
+                          if (row.header == nullptr) return;
+                          Remove(stripe, hash, row.number);
+                          ++erased;
+                        });
   return erased;
 }
 
@@ -346,7 +345,7 @@ std::size_t EmbeddingTable::Evict(std::int64_t max_update_sec,
 
 void EmbeddingTable::Clear() {
   const std::unique_lock<std::shared_mutex> no_walk(walk_mutex_);
-  const Locked::Range<Locked::Exclusive> lock(*this, 0, kStripes);
+  const LockedStripes<ForWriting> lock(stripes_, 0, kStripes);
   for (const auto& stripe : stripes_) {
     stripe->index.Clear();
     stripe->free_row = kNoRow;

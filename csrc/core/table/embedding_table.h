@@ -15,11 +15,14 @@
 #include "core/row/entry_accessor.h"
 #include "core/system/on_threads.h"
 #include "core/table/batch.h"
+#include "core/table/hash_parts.h"
 #include "core/table/row_index.h"
 #include "core/table/row_store.h"
 #include "core/table/table_config.h"
 
 namespace monolith::core {
+
+struct Stripe;
 
 // Serialized rows, one after another.
 struct DumpedRows {
@@ -55,9 +58,8 @@ struct WriteOptions {
 // update of a row is seen whole or not at all; ids of one call are processed in order. A batch is
 // not one transaction: another thread may see some of its rows updated and others not yet.
 //
-// A stripe's lock guards its index, its free places and the bytes of its rows. Readers of rows hold
-// it shared, writers exclusively; whoever needs several takes them in rising order. Walks over the
-// places hold walk_mutex_ shared and Clear holds it exclusively, before any stripe's lock.
+// What a stripe's lock guards is said in stripe.h. Walks over the places hold walk_mutex_ shared
+// and Clear holds it exclusively, before any stripe's lock.
 class EmbeddingTable {
  public:
   // Throws std::invalid_argument if the config does not describe a table.
@@ -129,9 +131,7 @@ class EmbeddingTable {
   [[nodiscard]] std::string DebugString() const;  // JSON.
 
  private:
-  struct Stripe;
   class HashesOfRows;
-  class Locked;
   struct AsGiven;
   struct ByStripe;
   struct Summed;

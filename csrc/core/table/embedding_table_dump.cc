@@ -8,13 +8,13 @@ namespace monolith::core {
 
 void EmbeddingTable::LookupEntry(const std::int64_t* ids, std::size_t n,
                                  std::string* entries) const {
-  ForEachId<Locked::Shared>(
-      ids, n, nullptr, [&](Stripe&, std::uint64_t, std::size_t position, FoundRow row) {
-        entries[position].clear();
-        if (row.header == nullptr) return;
-        accessor_->AppendDump(row.data(), /*with_id=*/false, 0, row.header->last_update_sec,
-                              &entries[position]);
-      });
+  ForEachId<ForReading>(ids, n, nullptr,
+                        [&](Stripe&, std::uint64_t, std::size_t position, FoundRow row) {
+                          entries[position].clear();
+                          if (row.header == nullptr) return;
+                          accessor_->AppendDump(row.data(), /*with_id=*/false, 0,
+                                                row.header->last_update_sec, &entries[position]);
+                        });
 }
 
 std::uint64_t EmbeddingTable::Dump(std::uint64_t place, std::uint64_t end, std::size_t max_rows,
@@ -46,7 +46,7 @@ std::uint64_t EmbeddingTable::Dump(std::uint64_t place, std::uint64_t end, std::
 
 void EmbeddingTable::DumpIds(const std::int64_t* ids, std::size_t n, const Expiry* expiry,
                              DumpedRows* dumped) const {
-  ForEachId<Locked::Shared>(
+  ForEachId<ForReading>(
       ids, n, nullptr, [&](Stripe&, std::uint64_t, std::size_t position, FoundRow row) {
         const std::int64_t id = ids[position];
         if (row.header == nullptr ||
@@ -70,7 +70,7 @@ void EmbeddingTable::Restore(const EntryDumpView* dumps, std::size_t n) {
     max_update = std::max(max_update, dumps[i].last_update_ts_sec);
   }
   std::vector<float> values(config_.skip_zero_embedding ? dim_ : 0);
-  ForEachId<Locked::Exclusive>(
+  ForEachId<ForWriting>(
       ids.data(), n, nullptr,
       [&](Stripe& stripe, std::uint64_t hash, std::size_t position, FoundRow found) {
         const EntryDumpView& dump = dumps[position];

@@ -5,12 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <mutex>
-#include <shared_mutex>
 
-#include "core/system/fair_shared_mutex.h"
 #include "core/table/embedding_table.h"
 #include "core/table/hash.h"
+#include "core/table/hash_parts.h"
+#include "core/table/stripe.h"
 
 namespace monolith::core {
 
@@ -49,74 +48,6 @@ inline std::size_t EndOfGroup(const Batch& batch, std::size_t first_stripe, std:
   return last;
 }
 
-struct alignas(kCacheLine) EmbeddingTable::Stripe {
-  explicit Stripe(std::uint8_t number_in_table, BucketPool& pool)
-      : number(number_in_table), index(pool) {}
-
-  const std::uint8_t number;
-  mutable FairSharedMutex mutex;
-  RowIndex index;
-  std::uint32_t free_row = kNoRow;   // Head of a list through the ids of free places.
-  std::uint32_t fresh_row = kNoRow;  // Next place of the block that is being filled,
-  std::uint32_t fresh_left = 0;      // and how many there are.
-};
-
-// Locks the stripes [first, last) in rising order.
-class EmbeddingTable::Locked {
- public:
-  struct Shared {
-    static void Acquire(FairSharedMutex& m) { m.lock_shared(); }
-    static void Release(FairSharedMutex& m) { m.unlock_shared(); }
-    static constexpr bool kWrites = false;
-  };
-  struct Exclusive {
-    static void Acquire(FairSharedMutex& m) { m.lock(); }
-    static void Release(FairSharedMutex& m) { m.unlock(); }
-    static constexpr bool kWrites = true;
-  };
-
-  template <typename Lock>
-  class Range {
-   public:
-    Range(const EmbeddingTable& table, std::size_t first, std::size_t last)
-        : table_(table), first_(first), last_(last) {
-      for (std::size_t s = first_; s < last_; ++s) Lock::Acquire(table_.stripes_[s]->mutex);
-    }
-    ~Range() {
-      for (std::size_t s = first_; s < last_; ++s) Lock::Release(table_.stripes_[s]->mutex);
-    }
-    Range(const Range&) = delete;
-    Range& operator=(const Range&) = delete;
-
-   private:
-    const EmbeddingTable& table_;
-    const std::size_t first_;
-    const std::size_t last_;
-  };
-
-  // Holds all stripes shared, or none if that would mean to wait for a writer.
-  class AllSharedOrNone {
-   public:
-    explicit AllSharedOrNone(const EmbeddingTable& table) : table_(table) {
-      while (held_ < kStripes && table_.stripes_[held_]->mutex.try_lock_shared()) ++held_;
-      if (held_ < kStripes) Release();
-    }
-    ~AllSharedOrNone() { Release(); }
-    AllSharedOrNone(const AllSharedOrNone&) = delete;
-    AllSharedOrNone& operator=(const AllSharedOrNone&) = delete;
-
-    explicit operator bool() const { return held_ == kStripes; }
-
-   private:
-    void Release() {
-      while (held_ > 0) table_.stripes_[--held_]->mutex.unlock_shared();
-    }
-
-    const EmbeddingTable& table_;
-    std::size_t held_ = 0;
-  };
-};
-
 // Ids as the caller gave them.
 struct EmbeddingTable::AsGiven {
   const std::int64_t* ids;
@@ -144,7 +75,7 @@ void EmbeddingTable::LockSliceBySlice(const std::int64_t* ids, std::size_t n,
     if constexpr (!Lock::kWrites) {
       // Nobody minds in which order rows are read. Where no writer is about, that saves ordering
       // the ids, and the output is written from front to back.
-      if (const typename Locked::AllSharedOrNone lock(*this); lock) {
+      if (const AllStripesOrNone lock(stripes_); lock) {
         on_locked(AsGiven{slice_ids}, 0, count, first_position);
         return;
       }
@@ -155,7 +86,7 @@ void EmbeddingTable::LockSliceBySlice(const std::int64_t* ids, std::size_t n,
       const std::size_t last = EndOfGroup(slice, s, kIdsInFlight);
       const std::size_t first = slice.start(s), end = slice.start(last);
       if (first < end) {
-        const typename Locked::template Range<Lock> lock(*this, s, last);
+        const LockedStripes<Lock> lock(stripes_, s, last);
         on_locked(ByStripe{slice.entries()}, first, end, first_position);
       }
       s = last;
@@ -196,7 +127,7 @@ void EmbeddingTable::ShareSlices(const std::int64_t* ids, std::size_t n, const P
         const Batch& batch = *batches[slice % 2];
         const std::size_t first = batch.start(piece), end = batch.start(piece + 1);
         if (first == end) return;
-        const typename Locked::template Range<Lock> lock(*this, piece, piece + 1);
+        const LockedStripes<Lock> lock(stripes_, piece, piece + 1);
         on_locked(ByStripe{batch.entries()}, first, end, slice * kSharedSliceIds);
         return;
       }
@@ -245,7 +176,7 @@ void EmbeddingTable::WalkIds(const Ids& ids, std::size_t first, std::size_t end,
   std::size_t late[kIdsInFlight];
   // Takes the first row in the bucket whose tag fits, and asks for it.
   const auto guess = [&](std::size_t i) {
-    const std::uint32_t bits = homes[i]->Match(RowIndex::TagOf(hashes[i]));
+    const std::uint32_t bits = homes[i]->Match(TagOf(hashes[i]));
     if (bits == 0) {
       guesses[i] = FoundRow();
       return false;

@@ -15,7 +15,7 @@ constexpr std::uint32_t kMaxBuckets = BucketPool::kMaxBuckets;
 constexpr std::size_t kFullArrayBytes = kMaxBuckets * sizeof(IndexBucket);
 // Ten of twelve: beyond that, too many entries would stand outside their home bucket.
 constexpr std::uint32_t kRowsPerBucket = 10;
-constexpr std::uint32_t kMaxDepth = 24;
+constexpr std::uint32_t kMaxDepth = kSegmentBits;
 
 // Ids spread evenly, so segments with one limit would all grow within the same few batches, in all
 // stripes of a table. They therefore grow at limits spread over an octave: between half and all of
@@ -115,10 +115,12 @@ void RowIndex::Place(Segment& segment, std::uint64_t hash, std::uint32_t row) {
 
 void RowIndex::Insert(std::uint64_t hash, std::uint32_t row, const HashOfRow& hash_of_row) {
   // A split may put all entries on one side, hence the loop.
-  while (SegmentOf(hash).size >= SegmentOf(hash).limit) {
-    Grow(DirectoryPosition(hash), hash_of_row);
+  std::size_t position = DirectoryPosition(hash);
+  while (directory_[position]->size >= directory_[position]->limit) {
+    Grow(position, hash_of_row);
+    position = DirectoryPosition(hash);
   }
-  Place(*directory_[DirectoryPosition(hash)], hash, row);
+  Place(*directory_[position], hash, row);
   ++size_;
 }
 
@@ -179,7 +181,8 @@ void RowIndex::GrowBuckets(std::size_t position, const HashOfRow& hash_of_row) {
   Segment wider = NewSegment((segment.bucket_mask + 1) * 2, segment.depth);
   for (std::uint32_t b = 0; b <= segment.bucket_mask; ++b) {
     const IndexBucket& bucket = segment.buckets[b];
-    for (std::uint32_t used = bucket.Match(0) ^ 0xFFF; used != 0; used &= used - 1) {
+    for (std::uint32_t used = bucket.Match(0) ^ IndexBucket::kAllSlots; used != 0;
+         used &= used - 1) {
       const std::uint32_t row = bucket.rows[__builtin_ctz(used)];
       Place(wider, hash_of_row(row), row);
     }
@@ -203,15 +206,15 @@ void RowIndex::Split(std::size_t position, const HashOfRow& hash_of_row) {
     ++depth_;
     position *= 2;
   }
-  // The bit that tells the two halves apart, counted from the top of the 24 segment bits.
-  const std::uint64_t bit = std::uint64_t{1} << (49 - segment.depth);
+  const std::uint64_t bit = SplitBit(segment.depth);
 
   // Whatever may run out of memory comes before the first change: the index stays whole then.
   std::vector<std::uint32_t> rows;
   rows.reserve(segment.size);
   for (std::uint32_t b = 0; b <= segment.bucket_mask; ++b) {
     const IndexBucket& bucket = segment.buckets[b];
-    for (std::uint32_t used = bucket.Match(0) ^ 0xFFF; used != 0; used &= used - 1) {
+    for (std::uint32_t used = bucket.Match(0) ^ IndexBucket::kAllSlots; used != 0;
+         used &= used - 1) {
       rows.push_back(bucket.rows[__builtin_ctz(used)]);
     }
   }

@@ -12,12 +12,15 @@
 #include <emmintrin.h>
 #endif
 
+#include "core/table/hash_parts.h"
+
 namespace monolith::core {
 
 // One cache line: twelve one-byte tags that are compared at once, and twelve row numbers. Ids are
 // not here; they stand in front of their rows, where a hit needs to go anyway.
 struct alignas(64) IndexBucket {
   static constexpr int kSlots = 12;
+  static constexpr std::uint32_t kAllSlots = (1u << kSlots) - 1;
 
   std::uint8_t tags[kSlots];  // 0: free.
   // How many rows wanted a place here, found none and went on; saturates, then never falls.
@@ -30,7 +33,7 @@ struct alignas(64) IndexBucket {
 #if defined(__SSE2__)
     const __m128i line = _mm_load_si128(reinterpret_cast<const __m128i*>(tags));
     const __m128i equal = _mm_cmpeq_epi8(line, _mm_set1_epi8(static_cast<char>(tag)));
-    return static_cast<std::uint32_t>(_mm_movemask_epi8(equal)) & ((1u << kSlots) - 1);
+    return static_cast<std::uint32_t>(_mm_movemask_epi8(equal)) & kAllSlots;
 #else
     std::uint32_t bits = 0;
     for (int i = 0; i < kSlots; ++i) bits |= static_cast<std::uint32_t>(tags[i] == tag) << i;
@@ -47,6 +50,7 @@ class BucketPool {
   // A segment of an index grows to this many buckets, then splits: 64 KiB, at most 10240 rows, so a
   // split takes below a millisecond, and the directory of ten million rows stays in the cache.
   static constexpr std::uint32_t kMaxBuckets = 1024;
+  static_assert(kMaxBuckets <= 1u << kBucketBits);
 
   BucketPool() = default;
   ~BucketPool();
@@ -92,13 +96,6 @@ class RowIndex {
   ~RowIndex();
   RowIndex(const RowIndex&) = delete;
   RowIndex& operator=(const RowIndex&) = delete;
-
-  // The bits of the hash that choose tag and segment; the stripe uses the top six, see kStripeBits
-  // in embedding_table.cc.
-  [[nodiscard]] static std::uint8_t TagOf(std::uint64_t hash) {
-    const auto tag = static_cast<std::uint8_t>(hash >> 50);
-    return tag == 0 ? 255 : tag;
-  }
 
   // The bucket in which a search for `hash` starts.
   [[nodiscard]] const IndexBucket* Home(std::uint64_t hash) const {
@@ -164,12 +161,8 @@ class RowIndex {
   };
 
   [[nodiscard]] static std::uint64_t Step(std::uint8_t tag) { return 2 * std::uint64_t{tag} + 1; }
-  // Bits 26 to 49 of the hash, from the top: segments; bits 0 to 25: buckets.
   [[nodiscard]] std::size_t DirectoryPosition(std::uint64_t hash) const {
-    return static_cast<std::size_t>((hash << 14) >> 40 >> (24 - depth_));
-  }
-  [[nodiscard]] const Segment& SegmentOf(std::uint64_t hash) const {
-    return *directory_[DirectoryPosition(hash)];
+    return SegmentNumber(hash, depth_);
   }
 
   static void Place(Segment& segment, std::uint64_t hash, std::uint32_t row);

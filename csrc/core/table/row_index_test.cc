@@ -63,10 +63,9 @@ constexpr int kManyRows = 200'000;
 constexpr int kManyRows = 1'000'000;
 #endif
 
-// The parts of a hash that the index looks at.
-constexpr int kSegmentBits = 24;
-constexpr int kSegmentShift = 26;
-constexpr int kTagShift = 50;
+// Where the parts of a hash begin that the index looks at.
+constexpr int kSegmentShift = kBucketBits;
+constexpr int kTagShift = kSegmentShift + kSegmentBits;
 
 // An index over rows whose hashes a test chooses.
 class TestIndex final : public RowIndex::HashOfRow {
@@ -181,7 +180,7 @@ TEST_F(RowIndexTest, FindAsksOnlyForRowsWithTheSameTag) {
   for (int i = 0; i < 10'000; ++i) {
     const std::uint64_t hash = random_();
     const auto row = rows_.index.Find(hash, [&](std::uint32_t candidate) {
-      EXPECT_EQ(RowIndex::TagOf(rows_.hashes[candidate]), RowIndex::TagOf(hash));
+      EXPECT_EQ(TagOf(rows_.hashes[candidate]), TagOf(hash));
       return false;
     });
     EXPECT_EQ(row, RowIndex::kNoRow);
@@ -190,7 +189,7 @@ TEST_F(RowIndexTest, FindAsksOnlyForRowsWithTheSameTag) {
 
 TEST_F(RowIndexTest, TagIsNeverTheMarkOfAFreeSlot) {
   for (std::uint64_t tag = 0; tag < 256; ++tag) {
-    EXPECT_NE(RowIndex::TagOf(tag << kTagShift), 0);
+    EXPECT_NE(TagOf(tag << kTagShift), 0);
     rows_.Insert(tag << kTagShift);
   }
   EXPECT_EQ(rows_.index.size(), 256u);
@@ -269,8 +268,11 @@ INSTANTIATE_TEST_SUITE_P(
         Pattern{"Random", [](std::mt19937_64& random) { return random(); }},
         // All start in one bucket with one tag, so they follow one path.
         Pattern{"OneHome",
-                [](std::mt19937_64& random) { return (random() & 0xFFFFFF) << 26 | 42ull << 50; }},
-        Pattern{"OneTag", [](std::mt19937_64& random) { return random() >> 14 | 42ull << 50; }},
+                [](std::mt19937_64& random) {
+                  return (random() & 0xFFFFFF) << kSegmentShift | 42ull << kTagShift;
+                }},
+        Pattern{"OneTag",
+                [](std::mt19937_64& random) { return random() >> 14 | 42ull << kTagShift; }},
         Pattern{"FewBuckets", [](std::mt19937_64& random) { return random() & ~0x1F8ull; }},
         // Differ in the last of the bits that segments are chosen by.
         Pattern{"LateSegmentBits",
