@@ -32,7 +32,8 @@ class CuckooHashTableConfig(HashTableConfig):
     """The table that this package has.
 
     Args:
-        initial_capacity: Rows to reserve memory for at the start; the table grows past them.
+        initial_capacity: Rows to reserve memory for at the start, at most 2**24 of them; the table
+            grows past them.
         feature_evict_every_n_hours: How often expired rows are removed from memory; 0: never.
     """
 

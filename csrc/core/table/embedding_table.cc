@@ -4,12 +4,17 @@
 #include <cstring>
 #include <mutex>
 #include <shared_mutex>
+#include <utility>
 
 #include "core/table/embedding_table_walk.h"
 #include "core/table/row_summer.h"
 
 namespace monolith::core {
 namespace {
+
+// Of a capacity that is only hoped for, a table takes no more: about 150 MB of index. Past it, an
+// index grows segment by segment, as one does that reserved nothing.
+constexpr std::uint64_t kMaxReservedRows = std::uint64_t{1} << 24;
 
 // Rows are a few cache lines at most, where calling memcpy costs more than the copy.
 inline void CopyFloats(const std::byte* from, std::size_t n, float* to) {
@@ -24,28 +29,52 @@ __attribute__((noinline)) RowSummer& SummerOfThisThread() {
   return summer;
 }
 
-// Rows that wait for their step: taking many in one go costs less than one by one. The rows stay
-// locked until TakeAll has been called.
+// Rows that wait for their step: taking many in one go costs less than one by one. A row gets the
+// new time with its step, never without.
 class PendingSteps {
  public:
-  PendingSteps(const EntryAccessor& accessor, const float* learning_rates, std::int64_t global_step)
-      : accessor_(accessor), learning_rates_(learning_rates), global_step_(global_step) {}
+  PendingSteps(const EntryAccessor& accessor, const float* learning_rates, std::int64_t global_step,
+               std::int64_t update_time_sec)
+      : accessor_(accessor),
+        learning_rates_(learning_rates),
+        global_step_(global_step),
+        row_time_(ToRowTime(update_time_sec)) {}
 
-  void Add(std::byte* row, const float* grad) {
-    rows_[n_] = row;
+  // Calls `add_all`, which calls Add for rows that are locked, and takes all steps before it
+  // returns. If `add_all` throws, for want of memory for a row, the rows before that one have taken
+  // their steps.
+  template <typename AddAll>
+  void TakeStepsOf(AddAll&& add_all) {
+    try {
+      add_all();
+    } catch (...) {
+      TakeAll();
+      throw;
+    }
+    TakeAll();
+  }
+
+  void Add(RowHeader* header, const float* grad) {
+    rows_[n_] = reinterpret_cast<std::byte*>(header + 1);
     grads_[n_] = grad;
     __builtin_prefetch(grad);  // Gradients of ordered ids come from all over the batch.
     if (++n_ == kIdsInFlight) TakeAll();
   }
-  void TakeAll() {
-    accessor_.Optimize(n_, rows_, grads_, learning_rates_, global_step_);
-    n_ = 0;
-  }
 
  private:
+  // Not inline: it is called in three places, once for many rows.
+  __attribute__((noinline)) void TakeAll() {
+    const std::size_t n = std::exchange(n_, 0);  // First: no step is taken again if one throws.
+    accessor_.Optimize(n, rows_, grads_, learning_rates_, global_step_);
+    for (std::size_t i = 0; i < n; ++i) {
+      (reinterpret_cast<RowHeader*>(rows_[i]) - 1)->last_update_sec = row_time_;
+    }
+  }
+
   const EntryAccessor& accessor_;
   const float* const learning_rates_;
   const std::int64_t global_step_;
+  const std::uint32_t row_time_;
   std::size_t n_ = 0;
   std::byte* rows_[kIdsInFlight];
   const float* grads_[kIdsInFlight];
@@ -86,8 +115,8 @@ EmbeddingTable::EmbeddingTable(const EmbeddingHashTableConfig& config)
       hashes_of_rows_(std::make_unique<HashesOfRows>(rows_)) {
   for (std::size_t s = 0; s < kStripes; ++s) {
     stripes_[s] = std::make_unique<Stripe>(static_cast<std::uint8_t>(s), buckets_);
-    stripes_[s]->index.Reserve(config.initial_capacity / kStripes, *hashes_of_rows_);
   }
+  Reserve(std::min<std::uint64_t>(config.initial_capacity, kMaxReservedRows));
 }
 
 EmbeddingTable::~EmbeddingTable() = default;
@@ -180,25 +209,25 @@ template <typename Update>
 void EmbeddingTable::Write(const std::int64_t* ids, std::size_t n, const WriteOptions& options,
                            Update&& update) {
   RaiseMaxUpdateTime(options.update_time_sec);
+  const std::uint32_t row_time = ToRowTime(options.update_time_sec);
   ForEachId<ForWriting>(
       ids, n, options.parallel,
       [&](Stripe& stripe, std::uint64_t hash, std::size_t position, FoundRow row) {
-        WriteRow(stripe, hash, row, CountAt(options, position), options,
-                 [&](std::byte* data) { update(position, data); });
+        if (!MakeIfAbsent(stripe, hash, CountAt(options, position), options.filter, &row)) return;
+        update(position, row.data());
+        row.header->last_update_sec = row_time;
       });
 }
 
-// Makes the row if it is absent and the filter admits the id, which came `count` times; updates it.
-template <typename Update>
-void EmbeddingTable::WriteRow(Stripe& stripe, std::uint64_t hash, FoundRow row, std::uint32_t count,
-                              const WriteOptions& options, Update&& update) {
-  if (row.header == nullptr) {
-    if (options.filter != nullptr && !options.filter->Admit(IdOfHash(hash), count)) return;
-    row.header = rows_.Header(Make(stripe, hash));
-    accessor_->Init(row.data());
-  }
-  update(row.data());
-  row.header->last_update_sec = ToRowTime(options.update_time_sec);
+// Makes the row if it is absent and the filter admits the id, which came `count` times. Returns
+// whether there is a row then.
+inline bool EmbeddingTable::MakeIfAbsent(Stripe& stripe, std::uint64_t hash, std::uint32_t count,
+                                         AdmissionFilter* filter, FoundRow* row) {
+  if (row->header != nullptr) return true;
+  if (filter != nullptr && !filter->Admit(IdOfHash(hash), count)) return false;
+  row->header = rows_.Header(Make(stripe, hash));
+  accessor_->Init(row->data());
+  return true;
 }
 
 void EmbeddingTable::Assign(const std::int64_t* ids, std::size_t n, const float* rows,
@@ -238,15 +267,17 @@ void EmbeddingTable::Optimize(const std::int64_t* ids, std::size_t n, const floa
   LockSliceBySlice<ForWriting>(
       ids, n, options.parallel,
       [&](const auto& slice, std::size_t first, std::size_t end, std::size_t first_position) {
-        PendingSteps steps(*accessor_, learning_rates, global_step);
-        WalkIds<ForWriting>(
-            slice, first, end,
-            [&](Stripe& stripe, std::uint64_t hash, std::size_t in_slice, FoundRow row) {
-              const std::size_t position = first_position + in_slice;
-              WriteRow(stripe, hash, row, CountAt(options, position), options,
-                       [&](std::byte* data) { steps.Add(data, grads + position * dim_); });
-            });
-        steps.TakeAll();
+        PendingSteps steps(*accessor_, learning_rates, global_step, options.update_time_sec);
+        steps.TakeStepsOf([&] {
+          WalkIds<ForWriting>(
+              slice, first, end,
+              [&](Stripe& stripe, std::uint64_t hash, std::size_t in_slice, FoundRow row) {
+                const std::size_t position = first_position + in_slice;
+                const std::uint32_t count = CountAt(options, position);
+                if (!MakeIfAbsent(stripe, hash, count, options.filter, &row)) return;
+                steps.Add(row.header, grads + position * dim_);
+              });
+        });
       });
 }
 
@@ -269,13 +300,15 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
       sums.Add(entries[i].hash, grads + entries[i].position * dim_);
     }
     const LockedStripes<ForWriting> lock(stripes_, first_stripe, last_stripe);
-    PendingSteps steps(*accessor_, learning_rates, global_step);
-    WalkIds<ForWriting>(Summed{sums}, 0, sums.size(),
-                        [&](Stripe& stripe, std::uint64_t hash, std::size_t i, FoundRow row) {
-                          WriteRow(stripe, hash, row, sums.count(i), options,
-                                   [&](std::byte* data) { steps.Add(data, sums.row(i)); });
-                        });
-    steps.TakeAll();
+    PendingSteps steps(*accessor_, learning_rates, global_step, options.update_time_sec);
+    steps.TakeStepsOf([&] {
+      WalkIds<ForWriting>(Summed{sums}, 0, sums.size(),
+                          [&](Stripe& stripe, std::uint64_t hash, std::size_t i, FoundRow row) {
+                            if (!MakeIfAbsent(stripe, hash, sums.count(i), options.filter, &row))
+                              return;
+                            steps.Add(row.header, sums.row(i));
+                          });
+    });
   };
   if (options.parallel == nullptr) {
     batch.Order(ids, n);
@@ -300,13 +333,13 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
 
 void EmbeddingTable::Reinitialize(const std::int64_t* ids, std::size_t n, std::int64_t now_sec,
                                   std::int32_t* status) {
-  RaiseMaxUpdateTime(now_sec);
+  const std::uint32_t row_time = ToRowTime(now_sec);
   ForEachId<ForWriting>(
       ids, n, nullptr, [&](Stripe& stripe, std::uint64_t hash, std::size_t position, FoundRow row) {
         status[position] = row.header == nullptr ? 0 : 1;
         if (row.header == nullptr) row.header = rows_.Header(Make(stripe, hash));
         accessor_->Init(row.data());
-        row.header->last_update_sec = ToRowTime(now_sec);
+        row.header->last_update_sec = row_time;
       });
 }
 

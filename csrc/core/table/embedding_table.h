@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <shared_mutex>
 #include <string>
@@ -62,7 +63,10 @@ struct WriteOptions {
 // and Clear holds it exclusively, before any stripe's lock.
 class EmbeddingTable {
  public:
-  // Throws std::invalid_argument if the config does not describe a table.
+  static constexpr std::int64_t kAnyTime = std::numeric_limits<std::int64_t>::max();
+
+  // Reserves `initial_capacity` rows, up to 2^24: more would take gigabytes for rows that may never
+  // come. Throws std::invalid_argument if the config does not describe a table.
   explicit EmbeddingTable(const EmbeddingHashTableConfig& config);
   ~EmbeddingTable();
   EmbeddingTable(const EmbeddingTable&) = delete;
@@ -70,6 +74,7 @@ class EmbeddingTable {
 
   [[nodiscard]] const EmbeddingHashTableConfig& config() const { return config_; }
   [[nodiscard]] const EntryAccessor& accessor() const { return *accessor_; }
+  [[nodiscard]] const SlotExpireTimes& expire_times() const { return expire_times_; }
   [[nodiscard]] std::size_t dim() const { return dim_; }
   [[nodiscard]] std::size_t size() const;
   [[nodiscard]] bool Contains(std::int64_t id) const;
@@ -81,7 +86,9 @@ class EmbeddingTable {
   // Serialized EntryDumps without id; empty for absent ids.
   void LookupEntry(const std::int64_t* ids, std::size_t n, std::string* entries) const;
 
-  // Absent ids get a row first, if the filter admits them. `rows` and `grads` are [n, dim].
+  // Absent ids get a row first, if the filter admits them. `rows` and `grads` are [n, dim]. If
+  // there is no memory for a row, some ids are updated and others are not, but none by halves: a
+  // row that was there has the new time if and only if it has the new value.
   void Assign(const std::int64_t* ids, std::size_t n, const float* rows,
               const WriteOptions& options);
   void AssignAdd(const std::int64_t* ids, std::size_t n, const float* rows,
@@ -93,7 +100,9 @@ class EmbeddingTable {
   void OptimizeSummed(const std::int64_t* ids, std::size_t n, const float* grads,
                       const float* learning_rates, std::int64_t global_step,
                       const WriteOptions& options);
-  // Fresh value and state; `status` [n] becomes 1 where the id existed, 0 where it was made.
+  // Fresh value and state, at the time `now_sec`. No update of the table: its newest stays what it
+  // was, or rows whose times come from data, or from nobody, would age by years. `status` [n]
+  // becomes 1 where the id existed, 0 where it was made.
   void Reinitialize(const std::int64_t* ids, std::size_t n, std::int64_t now_sec,
                     std::int32_t* status);
 
@@ -104,8 +113,8 @@ class EmbeddingTable {
   std::size_t Evict(std::int64_t max_update_sec, std::vector<std::int64_t>* evicted_ids = nullptr);
   void Clear();
 
-  // Rows stand at places [0, num_places()). Walking the places visits every row that stays in the
-  // table during the walk exactly once, whatever else is going on.
+  // Rows stand at places [0, num_places()). Walking the places visits every row that
+  // stays in the table during the walk exactly once, whatever else is going on.
   [[nodiscard]] std::uint64_t num_places() const { return rows_.num_rows(); }
   // Appends serialized rows from `place` on, without those that `expiry` (if not null) leaves out;
   // stops after `max_rows` rows or at `end`. Returns the place to go on from.
@@ -118,11 +127,13 @@ class EmbeddingTable {
   // Prepares an empty table for about so many rows: on the way there next to nothing moves, and it
   // takes as much memory as it would have by itself.
   void Reserve(std::size_t rows);
-  // Makes or overwrites a row per dump, past any filter. Throws std::invalid_argument if a dump
-  // does not fit the table; rows before it are in the table then.
-  void Restore(const EntryDumpView* dumps, std::size_t n);
+  // Makes or overwrites a row per dump, past any filter. Their times raise max_update_sec(), but
+  // not beyond `newest_sec`, that of the table they were dumped from: reinitialized rows may be
+  // younger. Throws std::invalid_argument if a dump does not fit the table; rows before it are in
+  // the table then.
+  void Restore(const EntryDumpView* dumps, std::size_t n, std::int64_t newest_sec = kAnyTime);
 
-  // The greatest update time any write or restore has brought.
+  // The greatest update time any update or restore has brought.
   [[nodiscard]] std::int64_t max_update_sec() const {
     return max_update_sec_.load(std::memory_order_relaxed);
   }
@@ -156,9 +167,8 @@ class EmbeddingTable {
   void WalkIds(const Ids& ids, std::size_t first, std::size_t end, OnRow&& on_row) const;
   template <typename Update>
   void Write(const std::int64_t* ids, std::size_t n, const WriteOptions& options, Update&& update);
-  template <typename Update>
-  void WriteRow(Stripe& stripe, std::uint64_t hash, FoundRow row, std::uint32_t count,
-                const WriteOptions& options, Update&& update);
+  bool MakeIfAbsent(Stripe& stripe, std::uint64_t hash, std::uint32_t count,
+                    AdmissionFilter* filter, FoundRow* row);
 
   [[nodiscard]] std::uint32_t Find(const Stripe& stripe, std::uint64_t hash) const;
   [[nodiscard]] std::uint32_t Make(Stripe& stripe, std::uint64_t hash);

@@ -1,4 +1,5 @@
 // A table's rows as EntryDumps, and back.
+#include <algorithm>
 #include <stdexcept>
 
 #include "core/table/embedding_table.h"
@@ -61,7 +62,7 @@ void EmbeddingTable::DumpIds(const std::int64_t* ids, std::size_t n, const Expir
       });
 }
 
-void EmbeddingTable::Restore(const EntryDumpView* dumps, std::size_t n) {
+void EmbeddingTable::Restore(const EntryDumpView* dumps, std::size_t n, std::int64_t newest_sec) {
   std::vector<std::int64_t> ids(n);
   std::int64_t max_update = 0;
   for (std::size_t i = 0; i < n; ++i) {
@@ -89,7 +90,7 @@ void EmbeddingTable::Restore(const EntryDumpView* dumps, std::size_t n) {
           if (AllZero(values.data(), dim_)) Remove(stripe, hash, row);
         }
       });
-  RaiseMaxUpdateTime(max_update);
+  RaiseMaxUpdateTime(std::min(max_update, newest_sec));
 }
 
 }  // namespace monolith::core

@@ -7,13 +7,17 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <new>
 #include <numeric>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "core/table/embedding_table.h"
+#include "core/table/hash.h"
+#include "core/table/hash_parts.h"
 #include "core/testing/tables.h"
 
 namespace monolith::core {
@@ -31,6 +35,7 @@ using testing::LookupOne;
 using testing::OnThreads;
 using testing::ParseRecord;
 using testing::Range;
+using testing::ServingTable;
 using testing::SgdTable;
 using testing::SortedDump;
 using testing::Step;
@@ -68,6 +73,103 @@ TEST(EmbeddingTableRowsTest, ReinitializeTellsWhatWasThereAndStartsRowsAfresh) {
   Step(table, {1, 3}, 1.0f, 0.1f, 1, At(100));
   EXPECT_EQ(LookupEntry(table, 1), LookupEntry(fresh, 1));
   EXPECT_EQ(LookupEntry(table, 3), LookupEntry(fresh, 1));
+}
+
+TEST(EmbeddingTableRowsTest, ReinitializeAgesNoOtherRow) {
+  EmbeddingHashTableConfig config = SgdTable(1);
+  config.slot_expire_time_config.default_expire_time = 30;
+  EmbeddingTable table(config);
+  AssignAll(table, {1, 2, 3}, 1.0f);  // Nobody says when.
+  const std::int64_t id = 2;
+  std::int32_t status = -1;
+  table.Reinitialize(&id, 1, 50'000 * kDay, &status);
+  EXPECT_EQ(table.max_update_sec(), 0);
+  EXPECT_EQ(table.Evict(table.max_update_sec()), 0u);
+}
+
+TEST(EmbeddingTableRowsTest, RestoreRaisesTheNewestTimeAsFarAsItWas) {
+  EmbeddingTable table(SgdTable(1));
+  AssignAll(table, {1}, 1.0f, At(500));
+  AssignAll(table, {2}, 1.0f, At(1000));
+  const std::int64_t id = 1;
+  std::int32_t status = -1;
+  table.Reinitialize(&id, 1, 99'999, &status);
+  const std::vector<std::string> records = SortedDump(table);
+  std::vector<EntryDumpView> views;
+  for (const std::string& record : records) views.push_back(ParseRecord(record));
+  for (const auto& [newest, expected] : std::map<std::int64_t, std::int64_t>{
+           {table.max_update_sec(), 1000}, {EmbeddingTable::kAnyTime, 99'999}, {0, 0}}) {
+    EmbeddingTable restored(SgdTable(1));
+    restored.Restore(views.data(), views.size(), newest);
+    EXPECT_EQ(restored.max_update_sec(), expected);
+    EXPECT_EQ(SortedDump(restored), records);
+  }
+}
+
+// Throws at one id, as running out of memory would.
+class FailsAt final : public AdmissionFilter {
+ public:
+  explicit FailsAt(std::int64_t id) : id_(id) {}
+  bool Admit(std::int64_t id, std::uint32_t) override {
+    if (id == id_) throw std::bad_alloc();
+    return true;
+  }
+
+ private:
+  const std::int64_t id_;
+};
+
+// So many ids that share a stripe: one thread updates them in the order they are given.
+Ids IdsOfOneStripe(std::size_t n) {
+  Ids ids;
+  for (std::int64_t id = 0; ids.size() < n; ++id) {
+    if (StripeOf(HashId(id)) == 5) ids.push_back(id);
+  }
+  return ids;
+}
+
+TEST(EmbeddingTableRowsTest, WhenARowCannotBeMadeThoseBeforeItHaveTakenTheirStep) {
+  for (const bool summed : {false, true}) {
+    for (const std::size_t fails_at : {0u, 1u, 40u, 64u, 100u}) {
+      SCOPED_TRACE(fails_at);
+      const Ids ids = IdsOfOneStripe(200);
+      EmbeddingTable table(SgdTable(1));
+      Ids known = ids;
+      known.erase(known.begin() + static_cast<std::ptrdiff_t>(fails_at));
+      AssignAll(table, known, 5.0f, At(10));
+      FailsAt filter(ids[fails_at]);
+      WriteOptions options = At(99);
+      options.filter = &filter;
+      const Floats grads(ids.size(), 1.0f);
+      const float rate = 1.0f;
+      const auto optimize = summed ? &EmbeddingTable::OptimizeSummed : &EmbeddingTable::Optimize;
+      EXPECT_THROW((table.*optimize)(ids.data(), ids.size(), grads.data(), &rate, 1, options),
+                   std::bad_alloc);
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        if (i == fails_at) {
+          EXPECT_FALSE(table.Contains(ids[i]));
+          continue;
+        }
+        const bool stepped = i < fails_at;
+        EXPECT_EQ(LookupOne(table, ids[i]), stepped ? 4.0f : 5.0f) << i;
+        EXPECT_EQ(ParseRecord(LookupEntry(table, ids[i])).last_update_ts_sec, stepped ? 99 : 10)
+            << i;
+      }
+    }
+  }
+}
+
+TEST(EmbeddingTableRowsTest, StepsThatThrowLeaveTheTimeOfTheirRows) {
+  EmbeddingTable table(ServingTable(1, /*skip_zero_embedding=*/false));  // Takes no steps.
+  AssignAll(table, Range(0, 100), 5.0f, At(10));
+  const Ids ids = Range(0, 100);
+  const Floats grads(ids.size(), 1.0f);
+  const float rate = 1.0f;
+  EXPECT_THROW(table.Optimize(ids.data(), ids.size(), grads.data(), &rate, 1, At(99)),
+               std::invalid_argument);
+  table.Evict(10 + 36'499 * kDay);  // Those of time 10 are not quite old enough.
+  EXPECT_EQ(table.size(), 100u);
+  EXPECT_EQ(table.Evict(10 + 36'500 * kDay), 100u);
 }
 
 TEST(EmbeddingTableRowsTest, ErasesWhatIsThereAndCountsIt) {

@@ -228,10 +228,6 @@ TEST_P(EmbeddingTableTest, KeepsTheGreatestUpdateTime) {
   AssignAll(table, {1}, 1.0f, At(2000));
   AssignAll(table, {2}, 1.0f, At(1000));
   EXPECT_EQ(table.max_update_sec(), 2000);
-  const std::int64_t id = 3;
-  std::int32_t status;
-  table.Reinitialize(&id, 1, 3000, &status);
-  EXPECT_EQ(table.max_update_sec(), 3000);
   // A time is 32 bits in the row; what lies beyond becomes the nearest that fits.
   AssignAll(table, {4}, 1.0f, At(-5));
   AssignAll(table, {5}, 1.0f, At((std::int64_t{1} << 32) + 7));
@@ -357,6 +353,16 @@ TEST(EmbeddingTableConfigTest, InitialCapacityChangesNothingButMemory) {
   AssignAll(table, ids, 2.0f);
   EXPECT_EQ(LookupAll(table, ids), Floats(ids.size(), 2.0f));
   EXPECT_EQ(table.size(), ids.size());
+}
+
+TEST(EmbeddingTableConfigTest, ACapacityOfBillionsReservesForMillions) {
+  EmbeddingHashTableConfig config = SgdTable(1);
+  config.initial_capacity = std::size_t{1} << 31;  // An index for all of them takes 15 GB.
+  EmbeddingTable table(config);
+  EXPECT_GT(table.MemoryBytes(), std::size_t{100} << 20);
+  EXPECT_LT(table.MemoryBytes(), std::size_t{300} << 20);
+  AssignAll(table, Range(0, 1000), 2.0f);
+  EXPECT_EQ(LookupAll(table, Range(0, 1000)), Floats(1000, 2.0f));
 }
 
 TEST(EmbeddingTableConfigTest, DebugStringIsJsonWithTheSizes) {

@@ -61,20 +61,27 @@ REGISTER_OP("MonolithReduceSumGradient")
     .Input("id_indices: int64")
     .Input("grads: float")
     .Output("id_values_grads: float")
-    .SetShapeFn(GradientShape);
+    .SetShapeFn(GradientShape)
+    .Doc("Gives each row the gradient of its example's sum.");
 
 REGISTER_OP("MonolithReduceMeanGradient")
     .Input("id_indices: int64")
     .Input("grads: float")
     .Output("id_values_grads: float")
-    .SetShapeFn(GradientShape);
+    .SetShapeFn(GradientShape)
+    .Doc(R"doc(
+Gives each row the gradient of its example's mean, divided by the number of rows of the example.
+)doc");
 
 REGISTER_OP("MonolithReduceSquareNormGradient")
     .Input("id_indices: int64")
     .Input("id_values: float")
     .Input("grads: float")
     .Output("id_values_grads: float")
-    .SetShapeFn(GradientShape);
+    .SetShapeFn(GradientShape)
+    .Doc(R"doc(
+Gives each row its share in the gradient of its example's norms; zeros where the norm is 0.
+)doc");
 
 enum class Reduction { kSum, kMean, kSquareNorm };
 

@@ -1,4 +1,4 @@
-// Threads that go through the parts of one op together.
+// Threads that go through the parts of one op together. When to take them: see parallel.h.
 #pragma once
 
 #include <cstddef>

@@ -36,7 +36,11 @@ REGISTER_OP("MonolithWritableFile")
     // Tells two files apart that are opened one after the other outside of a graph.
     .Attr("unique_name: string = ''")
     .SetIsStateful()
-    .SetShapeFn(tf::shape_inference::ScalarShape);
+    .SetShapeFn(tf::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Opens `filename` for writing, empty, when it first runs, and gives a handle for the ops that append.
+Handles of equal `filename` and `unique_name` write one file.
+)doc");
 
 REGISTER_OP("MonolithWritableFileAppend")
     .Input("handle: resource")
@@ -46,7 +50,8 @@ REGISTER_OP("MonolithWritableFileAppend")
       ShapeHandle unused;
       for (int i = 0; i < 2; ++i) TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
       return absl::OkStatus();
-    });
+    })
+    .Doc("Appends `content` to the file; calls of several threads do not mix.");
 
 REGISTER_OP("MonolithWritableFileAppendEntryDump")
     .Input("handle: resource")
@@ -60,7 +65,11 @@ REGISTER_OP("MonolithWritableFileAppendEntryDump")
         TF_RETURN_IF_ERROR(c->WithRank(c->input(i), i == 0 ? 0 : 1, &unused));
       }
       return c->WithRank(c->input(3), 2, &unused);
-    });
+    })
+    .Doc(R"doc(
+Appends a framed EntryDump for each of `item_id`, [n], whose row is its entry of `bias`, [n],
+followed by its row of `embedding`, [n, dim].
+)doc");
 
 REGISTER_OP("MonolithWritableFileClose")
     .Input("handle: resource")
@@ -68,7 +77,8 @@ REGISTER_OP("MonolithWritableFileClose")
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle unused;
       return c->WithRank(c->input(0), 0, &unused);
-    });
+    })
+    .Doc("Closes the file with all that was appended; what is appended later fails.");
 
 // Thread-safe; what one call appends stays together.
 class FileResource : public tf::ResourceBase {

@@ -45,7 +45,10 @@ REGISTER_OP("MonolithTensorsTimestamp")
       for (int i = 0; i < c->num_inputs(); ++i) c->set_output(i, c->input(i));
       c->set_output(c->num_inputs(), c->Scalar());
       return absl::OkStatus();
-    });
+    })
+    .Doc(R"doc(
+Passes `tensors` on, and tells the wall clock in microseconds at which the last of them was there.
+)doc");
 
 REGISTER_OP("MonolithTimerEmit")
     .Input("value: float")
@@ -55,7 +58,11 @@ REGISTER_OP("MonolithTimerEmit")
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle unused;
       return c->WithRank(c->input(0), 0, &unused);
-    });
+    })
+    .Doc(R"doc(
+Hands `value` to the process's timer callback under `key` and `tags`; does nothing while no callback
+is set.
+)doc");
 
 REGISTER_OP("MonolithMachineInfo")
     .Output("handle: resource")
@@ -63,7 +70,10 @@ REGISTER_OP("MonolithMachineInfo")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
-    .SetShapeFn(tf::shape_inference::ScalarShape);
+    .SetShapeFn(tf::shape_inference::ScalarShape)
+    .Doc(
+        "Makes, or finds by its name, the record of how many bytes of memory the process may "
+        "hold.");
 
 REGISTER_OP("MonolithMachineHealthCheck")
     .Input("handle: resource")
@@ -74,7 +84,11 @@ REGISTER_OP("MonolithMachineHealthCheck")
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
       c->set_output(0, c->Scalar());
       return absl::OkStatus();
-    });
+    })
+    .Doc(R"doc(
+Returns an empty string while the process holds less memory than the limit, else a serialized
+MachineHealthResult that says how much.
+)doc");
 
 class TensorsTimestampKernel final : public tf::OpKernel {
  public:

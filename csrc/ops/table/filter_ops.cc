@@ -54,7 +54,11 @@ REGISTER_OP("MonolithHashFilter")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
-    .SetShapeFn(tf::shape_inference::ScalarShape);
+    .SetShapeFn(tf::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Makes, or finds by its name, a filter that counts ids and admits one from its slot's threshold on.
+`config` is a serialized SlotOccurrenceThresholdConfig.
+)doc");
 
 REGISTER_OP("MonolithProbabilisticFilter")
     .Output("handle: resource")
@@ -63,35 +67,48 @@ REGISTER_OP("MonolithProbabilisticFilter")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
-    .SetShapeFn(tf::shape_inference::ScalarShape);
+    .SetShapeFn(tf::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Makes, or finds by its name, a filter that admits ids by lot: with probability count / threshold,
+or, with `equal_probability`, with the same chance at every occurrence, so that 95 % are admitted
+after as many occurrences as the threshold says.
+)doc");
 
 REGISTER_OP("MonolithDummyHashFilter")
     .Output("handle: resource")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
-    .SetShapeFn(tf::shape_inference::ScalarShape);
+    .SetShapeFn(tf::shape_inference::ScalarShape)
+    .Doc("Makes, or finds by its name, a filter that admits every id.");
 
 REGISTER_OP("MonolithHashFilterSave")
     .Input("handle: resource")
     .Input("basename: string")
     .Output("output_handle: resource")
     .SetIsStateful()
-    .SetShapeFn(FileOpShape);
+    .SetShapeFn(FileOpShape)
+    .Doc(R"doc(
+Writes the counts of a filter to files of `basename`, one per split; nothing for a filter without
+counts.
+)doc");
 
 REGISTER_OP("MonolithHashFilterRestore")
     .Input("handle: resource")
     .Input("basename: string")
     .Output("output_handle: resource")
     .SetIsStateful()
-    .SetShapeFn(FileOpShape);
+    .SetShapeFn(FileOpShape)
+    .Doc(
+        "Reads the counts that MonolithHashFilterSave wrote; nothing for a filter without counts.");
 
 REGISTER_OP("MonolithHashFilterInterceptGradient")
     .Input("filter_handle: resource")
     .Input("ids: int64")
     .Input("embeddings: float")
     .Output("same_embeddings: float")
-    .SetShapeFn(RowsShape);
+    .SetShapeFn(RowsShape)
+    .Doc("Passes `embeddings` on; its gradient is MonolithHashFilterInterceptGradientGradient.");
 
 // Counts occurrences, hence stateful: equal calls must not be merged into one.
 REGISTER_OP("MonolithHashFilterInterceptGradientGradient")
@@ -100,7 +117,8 @@ REGISTER_OP("MonolithHashFilterInterceptGradientGradient")
     .Input("grad: float")
     .Output("filted_grad: float")
     .SetIsStateful()
-    .SetShapeFn(RowsShape);
+    .SetShapeFn(RowsShape)
+    .Doc("Counts `ids`, and makes the gradients of those that the filter does not admit 0.");
 
 // Makes the filter of its name, or takes the one that is there if it has the same settings.
 class FilterKernel : public tf::ResourceOpKernel<FilterResource> {

@@ -59,7 +59,11 @@ REGISTER_OP("MonolithHashTableFusedLookup")
     .SetIsStateful()
     .SetShapeFn([](shapes::InferenceContext* c) {
       return FusedLookupShape(c, c->num_inputs() - 3);
-    });
+    })
+    .Doc(R"doc(
+Looks up the ids of N tables for several shards in one call. Block `n * N + k` of `ids` holds what
+shard n asks of table k; rows come in the same order.
+)doc");
 
 REGISTER_OP("MonolithMultiHashTableFusedLookup")
     .Input("mtable: resource")
@@ -73,7 +77,11 @@ REGISTER_OP("MonolithMultiHashTableFusedLookup")
     .Output("indices: int64")
     .Attr("num_of_shards: int >= 1")
     .SetIsStateful()
-    .SetShapeFn([](shapes::InferenceContext* c) { return FusedLookupShape(c, -1); });
+    .SetShapeFn([](shapes::InferenceContext* c) { return FusedLookupShape(c, -1); })
+    .Doc(R"doc(
+Looks up the ids of all tables of a set for several shards in one call. With K tables, block `n * K
++ k` of `ids` holds what shard n asks of table k; rows come in the same order.
+)doc");
 
 REGISTER_OP("MonolithHashTableFusedOptimize")
     .Input("table_handles: N * resource")
@@ -94,7 +102,12 @@ REGISTER_OP("MonolithHashTableFusedOptimize")
     .SetShapeFn([](shapes::InferenceContext* c) {
       for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Scalar());
       return absl::OkStatus();
-    });
+    })
+    .Doc(R"doc(
+Takes one optimizer step in N tables with the gradients of several shards, laid out as
+MonolithHashTableFusedLookup gave the rows. `enable_grad_accumulation` sums the gradients of equal
+ids first.
+)doc");
 
 REGISTER_OP("MonolithMultiHashTableFusedOptimize")
     .Input("mtable: resource")
@@ -111,7 +124,12 @@ REGISTER_OP("MonolithMultiHashTableFusedOptimize")
     .Attr("num_of_shards: int >= 1")
     .Attr("enable_grad_accumulation: bool = false")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc(R"doc(
+Takes one optimizer step in all tables of a set with the gradients of several shards, laid out as
+MonolithMultiHashTableFusedLookup gave the rows. `enable_grad_accumulation` sums the gradients of
+equal ids first.
+)doc");
 
 // One of the K tables of a call: a set of one, or one of the tables of a larger set.
 struct FusedTable {

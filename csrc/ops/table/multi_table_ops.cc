@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/system/crew.h"
+#include "ops/system/parallel.h"
 #include "ops/system/status_guard.h"
 #include "ops/table/table_calls.h"
 #include "ops/table/table_set.h"
@@ -33,7 +34,11 @@ REGISTER_OP("MonolithMultiHashTableLookup")
     .Input("id_split: int64")
     .Output("embedding: float")
     .SetIsStateful()
-    .SetShapeFn(UnknownVectorShape);
+    .SetShapeFn(UnknownVectorShape)
+    .Doc(R"doc(
+Returns the rows of `id`, flat and table by table, zeros for absent ids, which get no row. Ids
+[id_split[k], id_split[k + 1]) belong to table k.
+)doc");
 
 REGISTER_OP("MonolithMultiHashTableLookupEntry")
     .Input("mtable: resource")
@@ -44,7 +49,8 @@ REGISTER_OP("MonolithMultiHashTableLookupEntry")
     .SetShapeFn([](shapes::InferenceContext* c) {
       c->set_output(0, c->Vector(c->NumElements(c->input(1))));
       return absl::OkStatus();
-    });
+    })
+    .Doc("Returns a serialized EntryDump without id for each of `id`, empty for absent ids.");
 
 REGISTER_OP("MonolithMultiHashTableAssign")
     .Input("mtable: resource")
@@ -54,7 +60,11 @@ REGISTER_OP("MonolithMultiHashTableAssign")
     .Input("update_time: int64")
     .Output("updated_table: resource")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc(R"doc(
+Sets the rows of `id` to `value`, flat and table by table; absent ids get a row if the filter admits
+them.
+)doc");
 
 REGISTER_OP("MonolithMultiHashTableAssignAdd")
     .Input("mtable: resource")
@@ -64,7 +74,11 @@ REGISTER_OP("MonolithMultiHashTableAssignAdd")
     .Input("update_time: int64")
     .Output("updated_table: resource")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc(R"doc(
+Adds `value` to the rows of `id`, flat and table by table; absent ids get a row if the filter admits
+them.
+)doc");
 
 REGISTER_OP("MonolithMultiHashTableOptimize")
     .Input("mtable: resource")
@@ -77,7 +91,11 @@ REGISTER_OP("MonolithMultiHashTableOptimize")
     .Output("updated_table: resource")
     .Attr("enable_dedup: bool = false")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc(R"doc(
+Takes an optimizer step with the gradients `value`, flat and table by table, for each occurrence of
+an id, or, with `enable_dedup`, for each distinct id on the sum of its gradients.
+)doc");
 
 REGISTER_OP("MonolithMultiHashTableReinitialize")
     .Input("mtable: resource")
@@ -90,7 +108,11 @@ REGISTER_OP("MonolithMultiHashTableReinitialize")
       c->set_output(0, c->Scalar());
       c->set_output(1, c->Vector(c->NumElements(c->input(2))));
       return absl::OkStatus();
-    });
+    })
+    .Doc(R"doc(
+Gives the ids of one table fresh rows. `id_status` is 1 where there was a row, 0 where there was
+none, -1 everywhere if the set has no such table.
+)doc");
 
 // The part of a call that belongs to one table.
 struct Part {

@@ -27,7 +27,8 @@ REGISTER_OP("MonolithDummySyncClient")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc("Makes, or finds by its name, a sync client that tells nobody which ids have changed.");
 
 REGISTER_OP("MonolithHashTable")
     .Input("filter_handle: resource")
@@ -37,7 +38,11 @@ REGISTER_OP("MonolithHashTable")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc(R"doc(
+Makes the table of `config`, a serialized EmbeddingHashTableConfig, or finds it by its name; refuses
+to find one with another config.
+)doc");
 
 REGISTER_OP("CreateMonolithMultiHashTable")
     .Input("config: string")
@@ -47,20 +52,26 @@ REGISTER_OP("CreateMonolithMultiHashTable")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc(R"doc(
+Makes the set of tables of `config`, a serialized MultiEmbeddingHashTableConfig, or finds it by its
+name; refuses to find one with another config.
+)doc");
 
 REGISTER_OP("ReadMonolithMultiHashTable")
     .Output("multi_hash_table_handle: resource")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc("Returns the handle of the set of tables of this name, whether it has been made or not.");
 
 REGISTER_OP("IsHashTableInitialized")
     .Input("handle: resource")
     .Output("is_initialized: bool")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc("Returns whether the tables of the handle have been made.");
 
 class DummySyncClientOp : public tf::ResourceOpKernel<SyncClient> {
  public:

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/table/table_config.h"
 #include "ops/system/status_guard.h"
 #include "ops/table/snapshot_op.h"
 #include "ops/table/table_restore.h"
@@ -29,7 +28,10 @@ REGISTER_OP("MonolithTableTrackTouched")
     .Input("table: resource")
     .Attr("capacity: int >= 1")
     .SetIsStateful()
-    .SetShapeFn(shapes::NoOutputs);
+    .SetShapeFn(shapes::NoOutputs)
+    .Doc(R"doc(
+From now on the tables of the handle remember which rows change, up to `capacity` ids a table.
+)doc");
 
 REGISTER_OP("MonolithTableGatherTouched")
     .Input("table: resource")
@@ -40,7 +42,11 @@ REGISTER_OP("MonolithTableGatherTouched")
       c->set_output(0, c->Scalar());
       c->set_output(1, c->Scalar());
       return absl::OkStatus();
-    });
+    })
+    .Doc(R"doc(
+Collects the ids of the rows that changed, for MonolithTableSaveTouched. `complete` is false if
+there were more than could be remembered; then only a full save will do.
+)doc");
 
 REGISTER_OP("MonolithTableSaveTouched")
     .Input("table: resource")
@@ -48,12 +54,18 @@ REGISTER_OP("MonolithTableSaveTouched")
     .Attr("compression: {'', 'SNAPPY'} = ''")
     .Attr("slot_expire_time_config: string = ''")
     .SetIsStateful()
-    .SetShapeFn(shapes::NoOutputs);
+    .SetShapeFn(shapes::NoOutputs)
+    .Doc(R"doc(
+Writes the rows whose ids were gathered to files of `basename`; an id without a row, or with one
+that has expired, is written as removed. Several tables (`compression` SNAPPY) expire each by its own
+config where `slot_expire_time_config` is empty.
+)doc");
 
 REGISTER_OP("MonolithTableForgetTouched")
     .Input("table: resource")
     .SetIsStateful()
-    .SetShapeFn(shapes::NoOutputs);
+    .SetShapeFn(shapes::NoOutputs)
+    .Doc("Forgets the gathered ids, whose rows are safe on disk now.");
 
 REGISTER_OP("MonolithTableRestoreLayers")
     .Input("table: resource")
@@ -64,7 +76,12 @@ REGISTER_OP("MonolithTableRestoreLayers")
     .Attr("server: int >= 0 = 0")
     .Attr("num_servers: int >= 1 = 1")
     .SetIsStateful()
-    .SetShapeFn(shapes::NoOutputs);
+    .SetShapeFn(shapes::NoOutputs)
+    .Doc(R"doc(
+Reads a full snapshot (layer 0) and the incremental ones that followed it, in order. Of the rows,
+server `server` of `num_servers` keeps its own; rows in memory that the layers lack go, unless
+`keep_other_rows`.
+)doc");
 
 class TrackTouchedOp final : public tf::OpKernel {
  public:
@@ -112,10 +129,8 @@ class SaveTouchedOp final : public FileOp {
  public:
   explicit SaveTouchedOp(tf::OpKernelConstruction* ctx) : FileOp(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("compression", &compression_));
-    std::string expire_times;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("slot_expire_time_config", &expire_times));
-    OP_REQUIRES_OK(ctx,
-                   Guard([&] { expire_times_ = core::ParseSlotExpireTimeConfig(expire_times); }));
+    const bool several_tables = !compression_.empty();
+    OP_REQUIRES_OK(ctx, ReadExpireTimes(ctx, several_tables, &expire_times_));
   }
 
  private:
@@ -128,7 +143,7 @@ class SaveTouchedOp final : public FileOp {
   }
 
   std::string compression_;
-  core::SlotExpireTimeConfig expire_times_;
+  ExpireTimes expire_times_;
 };
 
 class ForgetTouchedOp final : public tf::OpKernel {

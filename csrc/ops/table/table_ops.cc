@@ -2,6 +2,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "ops/system/parallel.h"
 #include "ops/system/status_guard.h"
 #include "ops/system/tensor_checks.h"
 #include "ops/table/table_calls.h"
@@ -31,7 +32,8 @@ REGISTER_OP("MonolithHashTableLookup")
     .Attr("dim_size: int >= 1")
     .Attr("use_multi_threads: bool = false")
     .SetIsStateful()
-    .SetShapeFn(LookupShape);
+    .SetShapeFn(LookupShape)
+    .Doc("Returns the rows of `ids`, [n, dim_size], zeros for absent ids, which get no row.");
 
 REGISTER_OP("MonolithHashTableLookupEntry")
     .Input("table_handle: resource")
@@ -41,7 +43,8 @@ REGISTER_OP("MonolithHashTableLookupEntry")
     .SetShapeFn([](shapes::InferenceContext* c) {
       c->set_output(0, c->Vector(c->NumElements(c->input(1))));
       return absl::OkStatus();
-    });
+    })
+    .Doc("Returns a serialized EntryDump without id for each of `ids`, empty for absent ids.");
 
 REGISTER_OP("MonolithHashTableLookupGradient")
     .Input("id_indices: int64")
@@ -55,7 +58,8 @@ REGISTER_OP("MonolithHashTableLookupGradient")
       c->set_output(0, c->Vector(c->NumElements(c->input(1))));
       c->set_output(1, c->Matrix(c->NumElements(c->input(1)), c->Dim(grads, 1)));
       return absl::OkStatus();
-    });
+    })
+    .Doc("Returns the ids, and for each the row of `input_grads` that `id_indices` says.");
 
 REGISTER_OP("MonolithHashTableAssign")
     .Input("table_handle: resource")
@@ -64,7 +68,10 @@ REGISTER_OP("MonolithHashTableAssign")
     .Input("req_time: int64")
     .Output("table_handle_output: resource")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc(R"doc(
+Sets the rows of the ids to `id_updates`, [n, dim]; absent ids get a row if the filter admits them.
+)doc");
 
 REGISTER_OP("MonolithHashTableAssignAdd")
     .Input("table_handle: resource")
@@ -73,7 +80,10 @@ REGISTER_OP("MonolithHashTableAssignAdd")
     .Input("req_time: int64")
     .Output("table_handle_output: resource")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc(R"doc(
+Adds `id_updates`, [n, dim], to the rows of the ids; absent ids get a row if the filter admits them.
+)doc");
 
 REGISTER_OP("MonolithHashTableOptimize")
     .Input("table_handle: resource")
@@ -87,13 +97,19 @@ REGISTER_OP("MonolithHashTableOptimize")
     .Attr("queue_size: int = 0")
     .Attr("enable_dedup: bool = false")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc(R"doc(
+Takes an optimizer step with the gradients `id_updates`, [n, dim], for each occurrence of an id, or,
+with `enable_dedup`, for each distinct id on the sum of its gradients. `queue_size` changes nothing:
+updates do not wait.
+)doc");
 
 REGISTER_OP("MonolithHashTableSize")
     .Input("table_handle: resource")
     .Output("size: int64")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc("Returns how many rows the table has.");
 
 REGISTER_OP("MonolithHashTableEvict")
     .Input("table_handle: resource")
@@ -105,7 +121,11 @@ REGISTER_OP("MonolithHashTableEvict")
       c->set_output(0, c->Scalar());
       c->set_output(1, c->Scalar());
       return absl::OkStatus();
-    });
+    })
+    .Doc(R"doc(
+Removes the rows that have expired at `max_update_time` by the expire times of the table's config,
+and returns how many.
+)doc");
 
 // Finds the one table of the set and hands it to the concrete op.
 class OneTableOp : public tf::OpKernel {

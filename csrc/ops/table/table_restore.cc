@@ -62,7 +62,7 @@ class ShardReader {
                                                   " rows of table ", saved.table, " early."));
         }
         left -= records_.size();
-        if (table < set_.size()) TF_RETURN_IF_ERROR(Store(table));
+        if (table < set_.size()) TF_RETURN_IF_ERROR(Store(table, saved.newest_sec));
       }
     }
     TF_RETURN_IF_ERROR(ReadBatch(1));
@@ -77,7 +77,7 @@ class ShardReader {
     while (true) {
       TF_RETURN_IF_ERROR(ReadBatch(kRowsPerBatch));
       if (records_.empty()) return absl::OkStatus();
-      TF_RETURN_IF_ERROR(Store(0));
+      TF_RETURN_IF_ERROR(Store(0, core::EmbeddingTable::kAnyTime));
     }
   }
 
@@ -90,7 +90,7 @@ class ShardReader {
         absl::StrCat("Unable to read data. Data might be corrupted: ", status.message()));
   }
 
-  absl::Status Store(std::size_t table) {
+  absl::Status Store(std::size_t table, std::int64_t newest_sec) {
     dumps_.clear();
     removed_.clear();
     for (const std::string_view record : records_) {
@@ -109,7 +109,7 @@ class ShardReader {
     }
     // An id is in a file once, so it does not matter what comes first.
     const absl::Status status = Guard([&] {
-      tables_[table]->Restore(dumps_.data(), dumps_.size());
+      tables_[table]->Restore(dumps_.data(), dumps_.size(), newest_sec);
       tables_[table]->Erase(removed_.data(), removed_.size());
     });
     if (status.ok()) return status;
@@ -147,7 +147,7 @@ absl::Status Merge(const core::EmbeddingTable& from, core::EmbeddingTable& to) {
       for (std::size_t i = 0; i < dumped.size(); ++i) {
         if (!core::ParseEntryDump(dumped[i], &dumps[i])) throw std::logic_error("bad own dump");
       }
-      to.Restore(dumps.data(), dumps.size());
+      to.Restore(dumps.data(), dumps.size(), from.max_update_sec());
     }
   });
 }

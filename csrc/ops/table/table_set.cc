@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ops/system/handles.h"
-#include "tensorflow/core/util/work_sharder.h"
 
 namespace monolith::ops {
 namespace {
@@ -88,17 +87,6 @@ std::size_t EvictRows(const TableSet& set, std::size_t index, core::EmbeddingTab
 absl::Status GetTableSet(tf::OpKernelContext* ctx, int index,
                          tf::core::RefCountPtr<TableSet>* set) {
   return FindResource(ctx, index, set);
-}
-
-core::Parallel OnAllThreads(tf::OpKernelContext* ctx) {
-  const auto* workers = ctx->device()->tensorflow_cpu_worker_threads();
-  return [workers](const std::function<void()>& work) {
-    constexpr std::int64_t kAlwaysSplit = std::int64_t{1} << 40;
-    tf::Shard(workers->num_threads, workers->workers, workers->num_threads, kAlwaysSplit,
-              [&work](std::int64_t begin, std::int64_t end) {
-                for (; begin < end; ++begin) work();
-              });
-  };
 }
 
 }  // namespace monolith::ops

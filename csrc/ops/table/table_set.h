@@ -83,7 +83,4 @@ std::size_t EvictRows(const TableSet& set, std::size_t index, core::EmbeddingTab
 [[nodiscard]] absl::Status GetTableSet(tensorflow::OpKernelContext* ctx, int index,
                                        tensorflow::core::RefCountPtr<TableSet>* set);
 
-// Runs work on all of TensorFlow's intra-op threads.
-[[nodiscard]] core::Parallel OnAllThreads(tensorflow::OpKernelContext* ctx);
-
 }  // namespace monolith::ops

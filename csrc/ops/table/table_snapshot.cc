@@ -25,12 +25,13 @@ constexpr std::size_t kRowsPerShard = 1000000;
 constexpr std::size_t kMaxAutomaticShards = 4;
 constexpr int kMaxShards = 99999;  // Five digits in the file names.
 
-// MultiHashTableMetadata: table_name = 1, num_entries = 2.
+// MultiHashTableMetadata: table_name = 1, num_entries = 2, max_update_ts_sec = 3.
 std::string EncodeTableRows(const TableRows& counts) {
   std::string record;
   core::WireWriter writer(&record);
   writer.Bytes(1, counts.table);
   writer.Varint(2, counts.rows);
+  writer.Varint(3, static_cast<std::uint64_t>(counts.newest_sec));
   return record;
 }
 
@@ -39,6 +40,7 @@ bool DecodeTableRows(absl::string_view record, TableRows* counts) {
   for (core::WireField field; reader.Next(&field);) {
     if (field.number == 1) core::ReadScalar(field, &counts->table);
     if (field.number == 2) core::ReadScalar(field, &counts->rows);
+    if (field.number == 3) core::ReadScalar(field, &counts->newest_sec);
   }
   return reader.ok();
 }
@@ -55,26 +57,30 @@ struct TableToSave {
   std::shared_ptr<const core::EmbeddingTable> table;
   std::string name;
   std::uint64_t num_places;
-  std::int64_t now_sec;
+  core::Expiry expiry;
 };
+
+// What has expired now; `times` outlives it, and so does the table.
+core::Expiry ExpiryOf(const core::EmbeddingTable& table, const ExpireTimes& times) {
+  return {times.has_value() ? &*times : &table.expire_times(), table.max_update_sec()};
+}
 
 // Writes the rows of one shard of every table; `counts` gets how many there were.
 absl::Status WriteShard(const std::vector<TableToSave>& tables, int shard, int num_shards,
-                        const core::SlotExpireTimes& times, RecordFile* data,
-                        std::vector<TableRows>* counts) {
+                        RecordFile* data, std::vector<TableRows>* counts) {
   core::DumpedRows dumped;
   for (const TableToSave& table : tables) {
     std::uint64_t place = table.num_places * shard / num_shards;
     const std::uint64_t end = table.num_places * (shard + 1) / num_shards;
-    const core::Expiry expiry{&times, table.now_sec};
-    counts->push_back({table.name, 0});
+    counts->push_back({table.name});
     while (place < end) {
       dumped.Clear();
-      place = table.table->Dump(place, end, kRowsPerBatch, &expiry, &dumped);
+      place = table.table->Dump(place, end, kRowsPerBatch, &table.expiry, &dumped);
       if (dumped.size() == 0) break;
       for (std::size_t i = 0; i < dumped.size(); ++i) TF_RETURN_IF_ERROR(data->Write(dumped[i]));
       counts->back().rows += dumped.size();
     }
+    counts->back().newest_sec = table.table->max_update_sec();  // Of all that was written, too.
   }
   return absl::OkStatus();
 }
@@ -113,6 +119,14 @@ absl::Status WriteFiles(tf::Env* env, const std::string& basename, const std::st
 
 }  // namespace
 
+absl::Status ReadExpireTimes(tf::OpKernelConstruction* ctx, bool several_tables,
+                             ExpireTimes* times) {
+  std::string serialized;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("slot_expire_time_config", &serialized));
+  if (several_tables && serialized.empty()) return absl::OkStatus();
+  return Guard([&] { times->emplace(core::ParseSlotExpireTimeConfig(serialized)); });
+}
+
 std::string MetaBasename(const std::string& basename) { return basename + ".meta"; }
 
 absl::Status SaveTables(tf::Env* env, const TableSet& set, const std::string& basename,
@@ -127,15 +141,14 @@ absl::Status SaveTables(tf::Env* env, const TableSet& set, const std::string& ba
   std::vector<TableToSave> tables;
   for (std::size_t t = 0; t < current.size(); ++t) {
     rows += current[t]->size();
-    tables.push_back(
-        {current[t], set.table_names()[t], current[t]->num_places(), current[t]->max_update_sec()});
+    tables.push_back({current[t], set.table_names()[t], current[t]->num_places(),
+                      ExpiryOf(*current[t], options.expire_times)});
   }
   const int num_shards = NumShards(options, rows);
   if (num_shards > kMaxShards) {
     return absl::InvalidArgumentError(absl::StrCat("nshards must be at most ", kMaxShards, ", got ",
                                                    num_shards, " for ", basename));
   }
-  const core::SlotExpireTimes times(options.expire_times);
 
   return WriteFiles(env, basename, compression, num_shards,
                     [&](int shard, RecordFile* data, std::vector<TableRows>* counts) {
@@ -143,13 +156,12 @@ absl::Status SaveTables(tf::Env* env, const TableSet& set, const std::string& ba
                         env->SleepForMicroseconds(static_cast<std::int64_t>(
                             tf::random::New64() % (options.random_sleep_ms * 1000)));
                       }
-                      return WriteShard(tables, shard, num_shards, times, data, counts);
+                      return WriteShard(tables, shard, num_shards, data, counts);
                     });
 }
 
 absl::Status SaveTouchedRows(tf::Env* env, const TableSet& set, const std::string& basename,
-                             const std::string& compression,
-                             const core::SlotExpireTimeConfig& expire_times) {
+                             const std::string& compression, const ExpireTimes& expire_times) {
   const TableSet::Tables tables = set.tables();
   std::vector<std::vector<std::int64_t>> ids;
   std::size_t num_ids = 0;
@@ -160,12 +172,11 @@ absl::Status SaveTouchedRows(tf::Env* env, const TableSet& set, const std::strin
     num_ids += ids.back().size();
   }
   const int num_shards = NumShards(SaveOptions(), num_ids);
-  const core::SlotExpireTimes times(expire_times);
   return WriteFiles(env, basename, compression, num_shards,
                     [&](int shard, RecordFile* data, std::vector<TableRows>* counts) {
                       core::DumpedRows dumped;
                       for (std::size_t t = 0; t < tables.size(); ++t) {
-                        const core::Expiry expiry{&times, tables[t]->max_update_sec()};
+                        const core::Expiry expiry = ExpiryOf(*tables[t], expire_times);
                         const std::size_t end = ids[t].size() * (shard + 1) / num_shards;
                         const std::size_t begin = ids[t].size() * shard / num_shards;
                         counts->push_back({set.table_names()[t], end - begin});
@@ -176,6 +187,7 @@ absl::Status SaveTouchedRows(tf::Env* env, const TableSet& set, const std::strin
                           for (std::size_t r = 0; r < dumped.size(); ++r)
                             TF_RETURN_IF_ERROR(data->Write(dumped[r]));
                         }
+                        counts->back().newest_sec = tables[t]->max_update_sec();
                       }
                       return absl::OkStatus();
                     });

@@ -30,14 +30,20 @@ REGISTER_OP("MonolithHashTableSave")
     .Attr("random_sleep_ms: int = 0")
     .Attr("slot_expire_time_config: string = ''")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc(R"doc(
+Writes the rows of the table to `nshards` files of `basename`, or as many as suit its size if that
+is -1, without those that have expired, by `slot_expire_time_config`, at the newest update of the
+table.
+)doc");
 
 REGISTER_OP("MonolithHashTableRestore")
     .Input("handle: resource")
     .Input("basename: string")
     .Output("output_handle: resource")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc("Replaces the rows of the table by those that MonolithHashTableSave wrote.");
 
 REGISTER_OP("MonolithMultiHashTableSave")
     .Input("mtable: resource")
@@ -46,14 +52,20 @@ REGISTER_OP("MonolithMultiHashTableSave")
     .Attr("nshards: int = -1")
     .Attr("slot_expire_time_config: string = ''")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc(R"doc(
+Writes the rows of all tables of a set to `nshards` files of `basename`, or as many as suit their
+size if that is -1, without those that have expired at the newest update of their table, by
+`slot_expire_time_config` or, where that is empty, by the expire times of each table's own config.
+)doc");
 
 REGISTER_OP("MonolithMultiHashTableRestore")
     .Input("mtable: resource")
     .Input("basename: string")
     .Output("output_mtable: resource")
     .SetIsStateful()
-    .SetShapeFn(shapes::ScalarShape);
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc("Reads what MonolithMultiHashTableSave wrote; rows that are only in memory stay.");
 
 REGISTER_OP("MonolithMultiHashTableFeatureStat")
     .Input("basename: string")
@@ -64,7 +76,8 @@ REGISTER_OP("MonolithMultiHashTableFeatureStat")
       c->set_output(0, c->UnknownShapeOfRank(1));
       c->set_output(1, c->UnknownShapeOfRank(1));
       return absl::OkStatus();
-    });
+    })
+    .Doc("Returns the names of the tables in a snapshot, and how many rows of each it holds.");
 
 REGISTER_OP("MonolithHashTableSaveAsTensor")
     .Input("table_handle: resource")
@@ -79,13 +92,18 @@ REGISTER_OP("MonolithHashTableSaveAsTensor")
       c->set_output(0, c->Scalar());
       c->set_output(1, c->UnknownShapeOfRank(1));
       return absl::OkStatus();
-    });
+    })
+    .Doc(R"doc(
+Returns at most `limit` rows of a shard of the table as serialized EntryDumps, and the offset to go
+on from; the first offset is 0.
+)doc");
 
 REGISTER_OP("MonolithExtractSlotFromEntry")
     .Input("entry: string")
     .Output("slot: int32")
     .Attr("fid_v2: bool")
-    .SetShapeFn(shapes::UnchangedShape);
+    .SetShapeFn(shapes::UnchangedShape)
+    .Doc("Returns the slot of the id of each serialized EntryDump.");
 
 class SaveOp final : public FileOp {
  public:
@@ -107,10 +125,7 @@ class SaveOp final : public FileOp {
                                                           kMostSleepMs, ", an hour; got ",
                                                           options_.random_sleep_ms)));
     }
-    std::string expire_times;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("slot_expire_time_config", &expire_times));
-    OP_REQUIRES_OK(
-        ctx, Guard([&] { options_.expire_times = core::ParseSlotExpireTimeConfig(expire_times); }));
+    OP_REQUIRES_OK(ctx, ReadExpireTimes(ctx, multi_, &options_.expire_times));
   }
 
  private:

@@ -40,20 +40,25 @@ REGISTER_OP("MonolithTouchedKeySet")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
     .SetIsStateful()
-    .SetShapeFn(tf::shape_inference::ScalarShape);
+    .SetShapeFn(tf::shape_inference::ScalarShape)
+    .Doc(
+        "Makes, or finds by its name, a set that holds up to `capacity` ids until they are "
+        "stolen.");
 
 REGISTER_OP("MonolithTouchedKeySetInsert")
     .Input("handle: resource")
     .Input("ids: int64")
     .Output("size: int64")
     .SetIsStateful()
-    .SetShapeFn(VectorShape(1));
+    .SetShapeFn(VectorShape(1))
+    .Doc("Adds ids to the set, and returns how many it had to drop because it was full.");
 
 REGISTER_OP("MonolithTouchedKeySetSteal")
     .Input("handle: resource")
     .Output("ids: int64")
     .SetIsStateful()
-    .SetShapeFn(VectorShape(InferenceContext::kUnknownDim));
+    .SetShapeFn(VectorShape(InferenceContext::kUnknownDim))
+    .Doc("Empties the set and returns the ids that were in it.");
 
 class TouchedKeySetResource : public tf::ResourceBase {
  public:

@@ -80,7 +80,11 @@ _RAW_ASSIGN_SIGNATURE = "raw_assign"
 
 
 class CachedConfig(NamedTuple):
-    """Configs as the native tables read them; made once for many servers."""
+    """Configs as the native tables read them; made once for many servers.
+
+    `slot_expire_time_config` is the first table's. Saves do not ask for it: each table expires by
+    its own times.
+    """
 
     configs: Configs
     table_names: list[str]
@@ -103,10 +107,7 @@ def infer_dims(configs: Configs) -> list[int]:
 
 
 def convert_to_cached_config(configs: Configs) -> CachedConfig:
-    """Serializes the configs; while a model is exported, as those of tables for serving.
-
-    All tables expire by the first one's times, first in sorted order of their names.
-    """
+    """Serializes the configs; while a model is exported, as those of tables for serving."""
     if not configs:
         raise errors.ConfigError("A multi hash table needs the config of at least one table.")
     table_names = sorted(configs)
@@ -178,7 +179,6 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable, registry.Tab
         metadata.name_set.add(self._shared_name)
         self._table_names = list(cached_config.table_names)
         self._dims = list(cached_config.dims)
-        self._slot_expire_time_config = cached_config.slot_expire_time_config
         self._saver_parallel = saver_parallel
         self._learning_rates: LearningRates = learning_rates_of(
             lambda: _flat_learning_rates(cached_config)
@@ -222,7 +222,6 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable, registry.Tab
         self._shared_name = table_proto.shared_name
         self._table_names = list(table_proto.table_names)
         self._dims = list(table_proto.dims)
-        self._slot_expire_time_config = table_proto.slot_expire_time_config
         self._saver_parallel = table_proto.saver_parallel
         self._learning_rates = graph.get_tensor_by_name(scoped(table_proto.learning_rate_tensor))
         self._initializer = graph.get_operation_by_name(scoped(table_proto.initializer_op))
@@ -275,7 +274,7 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable, registry.Tab
         return registry.TableConfig(
             table_names=tuple(self._table_names),
             dims=tuple(self._dims),
-            expire_times=self._slot_expire_time_config,
+            expire_times=b"",
             snapshot_format=registry.MULTI_FORMAT,
             export_share_embedding=self.export_share_embedding,
         )
@@ -472,6 +471,9 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable, registry.Tab
     def save(self, basename: TensorLike, random_sleep_ms: int = 0) -> "MultiHashTable":
         """Writes rows to `<basename>-00000-of-0000N`, their numbers to `<basename>.meta-…`.
 
+        Rows that have expired at the newest update of their table, by that table's own times, are
+        left out.
+
         Args:
             basename: Path that the names of the files start with; a string scalar.
             random_sleep_ms: Has no effect: one save writes all tables of a server, so there are no
@@ -479,12 +481,7 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable, registry.Tab
         """
         del random_sleep_ms
         return self._after(
-            ops.monolith_multi_hash_table_save(
-                self._handle,
-                basename,
-                nshards=self._saver_parallel,
-                slot_expire_time_config=self._slot_expire_time_config,
-            )
+            ops.monolith_multi_hash_table_save(self._handle, basename, nshards=self._saver_parallel)
         )
 
     def restore(self, basename: TensorLike) -> "MultiHashTable":
@@ -495,6 +492,24 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable, registry.Tab
         all tables stay as they were.
         """
         return self._after(ops.monolith_multi_hash_table_restore(self._handle, basename))
+
+    def evict(
+        self, max_update_time: TensorLike | None = None
+    ) -> tuple["MultiHashTable", tf.Tensor]:
+        """Removes from each table the rows that have expired by its own times.
+
+        Args:
+            max_update_time: When they have to have expired, in seconds since 1970; by default, at
+                the newest update of their table. That is what a save leaves out.
+
+        Returns:
+            The tables, and how many rows of each were removed, int64, in the order of
+            `table_names`.
+        """
+        handle, evicted = ops.monolith_multi_hash_table_evict(
+            self._handle, -1 if max_update_time is None else to_seconds(max_update_time)
+        )
+        return self._after(handle), evicted
 
     def sizes(self) -> tf.Tensor:
         """Returns how many rows each table has, int64, in the order of `table_names`."""
@@ -537,7 +552,6 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable, registry.Tab
 
         return multi_hash_table_ops_pb2.MultiHashTableProto(
             dims=self._dims,
-            slot_expire_time_config=self._slot_expire_time_config,
             table_names=self._table_names,
             learning_rate_tensor=stripped(self.learning_rate_tensor.name),
             shared_name=self._shared_name,

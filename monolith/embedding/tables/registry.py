@@ -66,7 +66,8 @@ class TableConfig:
     Attributes:
         table_names: Names of the tables behind the handle.
         dims: The widths of their rows.
-        expire_times: A serialized `SlotExpireTimeConfig`: which rows a save leaves out.
+        expire_times: A serialized `SlotExpireTimeConfig`: which rows a save leaves out. Of several
+            tables, each has its own, and this is empty.
         snapshot_format: How its files look.
         other_names: Names that it may have in older checkpoints, the best first.
         export_share_embedding: Whether an exported model reads the rows where training left them;

@@ -160,7 +160,7 @@ class TableRestorerSaverListener(tf.compat.v1.train.CheckpointSaverListener):  #
     """Restores the tables right after they were saved.
 
     A save leaves out rows that have expired, and a restore replaces all rows: this is how expired
-    rows leave memory.
+    rows leave memory. Where a restore keeps rows that the save does not have, they are removed.
 
     Args:
         ckpt_prefix: What checkpoint prefixes begin with, such as `<model_dir>/model.ckpt`.
@@ -171,11 +171,21 @@ class TableRestorerSaverListener(tf.compat.v1.train.CheckpointSaverListener):  #
         super().__init__()
         self._helper = SaveHelper(ckpt_prefix)
         self._restorer = TableRestorerListener(ckpt_prefix, tables=tables)
+        self._evictions = [
+            ops.monolith_multi_hash_table_evict(entry.handle, max_update_time=-1).evicted
+            for entry in (registry.get_tables() if tables is None else tables)
+            if entry.config.snapshot_format.keeps_other_rows
+        ]
 
     def after_save(self, session: tf.compat.v1.Session, global_step_value: int) -> None:
         """Restores what was just saved; called by the saver hook."""
         prefix = self._helper.get_ckpt_prefix(global_step_value)
         self._restorer._restore_from_path_prefix(session, prefix)
+        if self._evictions:
+            evicted = sum(
+                int(counts.sum()) for counts in run_with_timeout(session, self._evictions, {})
+            )
+            logger.info("%d expired rows left the memory after %s was saved", evicted, prefix)
 
 
 class _Restore:

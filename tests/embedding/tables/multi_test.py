@@ -476,6 +476,68 @@ class TestSnapshot:
         _, counts = table.feature_stat(str(tmp_path / "t"))
         assert run(counts).tolist() == [1]
 
+    def test_tables_expire_by_their_own_times(self, tmp_path):
+        table = make_table(make_expiring_configs(a=1, b=3650))
+        for req_time, ids in ((1000, [1]), (1000 + 5 * DAY, [2, 3])):
+            rows = (ids, [[1.0]] * len(ids))
+            table = table.assign({"a": rows, "b": rows}, req_time=req_time)
+        features, counts = run(table.save(str(tmp_path / "t")).feature_stat(str(tmp_path / "t")))
+        # Row 1 is 5 days old: too old for a only.
+        assert dict(zip(features, counts, strict=True)) == {b"a": 2, b"b": 3}
+
+    def test_reinitialize_lets_no_row_expire(self, tmp_path):
+        table = make_table(make_expiring_configs(a=30), name_suffix="x")
+        table = table.assign({"a": ([1, 2, 3], [[1.0]] * 3)})  # Nobody says when.
+        table, _ = table.reinitialize("a", [2])
+        saved = table.save(str(tmp_path / "t"))
+        again = saved.restore(str(tmp_path / "t")).save(str(tmp_path / "u"))
+        with tf.control_dependencies([again.as_op()]):
+            counts = [again.feature_stat(str(tmp_path / name))[1] for name in ("t", "u")]
+        assert [c.tolist() for c in run(counts)] == [[3], [3]]
+
+
+DAY = 24 * 60 * 60
+
+
+def make_expiring_configs(**slot_to_days) -> dict[str, entry.HashTableConfigInstance]:
+    configs = make_configs(**dict.fromkeys(slot_to_days, 1))
+    for slot, days in slot_to_days.items():
+        configs[slot].table_config.slot_expire_time_config.default_expire_time = days
+    return configs
+
+
+@pytest.mark.usefixtures("graph_mode")
+class TestEvict:
+    def test_removes_what_a_save_leaves_out(self):
+        table = make_table(make_expiring_configs(a=1, b=3650, c=1))
+        old, new = ([1], [[1.0]]), ([2], [[2.0]])
+        table = table.assign({"a": old, "b": old, "c": old}, req_time=1000)
+        table = table.assign({"a": new, "b": new}, req_time=1000 + 5 * DAY)
+        table, evicted = table.evict()
+        with tf.control_dependencies([table.as_op()]):
+            sizes, rows = table.sizes(), table.lookup({"a": [1, 2], "b": [1, 2], "c": [1]})
+        evicted, sizes, rows = run((evicted, sizes, rows))
+        # Row 1 of c is the newest of its table.
+        assert (evicted.tolist(), sizes.tolist()) == ([1, 0, 0], [1, 2, 1])
+        assert to_lists(rows) == {"a": [[0], [2]], "b": [[1], [2]], "c": [[1]]}
+
+    def test_at_a_given_time(self):
+        table = make_table(make_expiring_configs(a=1, b=3))
+        rows = ([1], [[1.0]])
+        table = table.assign({"a": rows, "b": rows}, req_time=1000)
+        table, none_yet = table.evict(1000 + DAY - 1)
+        table, first = table.evict(1000 + DAY)
+        table, second = table.evict(1000 + 3 * DAY)
+        counts = run((none_yet, first, second))
+        assert [c.tolist() for c in counts] == [[0, 0], [1, 0], [0, 1]]
+
+    @pytest.mark.parametrize("time", [-2, [1, 2]], ids=["negative", "several"])
+    def test_no_time_is_refused(self, time):
+        table = make_table(make_configs(a=1))
+        unknown_shape = tf.compat.v1.placeholder_with_default(tf.constant(time, tf.int64), None)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="`max_update_time` must be a"):
+            run(table.evict(unknown_shape)[1])
+
 
 @pytest.mark.usefixtures("graph_mode")
 class TestListeners:
@@ -558,6 +620,21 @@ class TestListeners:
             session.run(second)
             restorer.after_save(session, 3)
             assert session.run(table.lookup({"a": [1]})["a"]).tolist() == [[1]]
+
+    def test_expired_rows_leave_the_memory_after_a_save(self, tmp_path):
+        basename = str(tmp_path / "model.ckpt")
+        table = MultiHashTable.from_configs(make_expiring_configs(a=1, b=10), name_suffix="x")
+        saver = multi.MultiHashTableCheckpointSaverListener(basename)
+        restorer = multi.MultiHashTableRestorerSaverListener(basename)
+        written = table
+        for req_time, ids in ((1000, [1, 2, 3]), (1000 + 5 * DAY, [4])):
+            rows = (ids, [[1.0]] * len(ids))
+            written = written.assign({"a": rows, "b": rows}, req_time=req_time)
+        with make_session() as session:
+            session.run(written.as_op())
+            saver.before_save(session, 3)
+            restorer.after_save(session, 3)
+            assert session.run(table.sizes()).tolist() == [1, 4]
 
     def test_graph_without_tables(self, tmp_path):
         basename = str(tmp_path / "model.ckpt")

@@ -1,0 +1,109 @@
+// How many rows each table of a set has, and the removal of those that have expired.
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "ops/system/status_guard.h"
+#include "ops/table/table_set.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace monolith::ops {
+namespace {
+
+namespace tf = tensorflow;
+namespace shapes = tensorflow::shape_inference;
+
+REGISTER_OP("MonolithMultiHashTableSize")
+    .Input("mtable: resource")
+    .Output("sizes: int64")
+    .SetIsStateful()
+    .SetShapeFn([](shapes::InferenceContext* c) {
+      c->set_output(0, c->UnknownShapeOfRank(1));
+      return absl::OkStatus();
+    })
+    .Doc("Returns how many rows each table of a set has.");
+
+REGISTER_OP("MonolithMultiHashTableEvict")
+    .Input("mtable: resource")
+    .Input("max_update_time: int64")
+    .Output("updated_table: resource")
+    .Output("evicted: int64")
+    .SetIsStateful()
+    .SetShapeFn([](shapes::InferenceContext* c) {
+      shapes::ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+      c->set_output(0, c->Scalar());
+      c->set_output(1, c->UnknownShapeOfRank(1));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Removes from each table of a set the rows that have expired at `max_update_time`, or, if that is -1,
+at the table's newest update, by the expire times of the table's config; returns how many of each.
+)doc");
+
+// One number for each table, in the order of the set.
+absl::Status AllocateNumbers(tf::OpKernelContext* ctx, int output, const TableSet::Tables& tables,
+                             std::int64_t** numbers) {
+  tf::Tensor* tensor = nullptr;
+  TF_RETURN_IF_ERROR(ctx->allocate_output(
+      output, tf::TensorShape({static_cast<std::int64_t>(tables.size())}), &tensor));
+  *numbers = tensor->vec<std::int64_t>().data();
+  return absl::OkStatus();
+}
+
+class MultiSizeOp final : public tf::OpKernel {
+ public:
+  using tf::OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* ctx) override {
+    tf::core::RefCountPtr<TableSet> set;
+    OP_REQUIRES_OK(ctx, GetTableSet(ctx, 0, &set));
+    const TableSet::Tables tables = set->tables();
+    std::int64_t* sizes = nullptr;
+    OP_REQUIRES_OK(ctx, AllocateNumbers(ctx, 0, tables, &sizes));
+    for (std::size_t i = 0; i < tables.size(); ++i) {
+      sizes[i] = static_cast<std::int64_t>(tables[i]->size());
+    }
+  }
+};
+
+class MultiEvictOp final : public tf::OpKernel {
+ public:
+  using tf::OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* ctx) override {
+    tf::core::RefCountPtr<TableSet> set;
+    OP_REQUIRES_OK(ctx, GetTableSet(ctx, 0, &set));
+    const tf::Tensor& time = ctx->input(1);
+    OP_REQUIRES(ctx, tf::TensorShapeUtils::IsScalar(time.shape()),
+                absl::InvalidArgumentError(absl::StrCat("`max_update_time` must be a scalar, got ",
+                                                        "shape ", time.shape().DebugString())));
+    const std::int64_t max_update_sec = time.scalar<std::int64_t>()();
+    OP_REQUIRES(ctx, max_update_sec >= kNewestUpdate,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "`max_update_time` must be a time, or -1 for the newest update of each table, "
+                    "got ",
+                    max_update_sec)));
+    const TableSet::Tables tables = set->tables();
+    std::int64_t* evicted = nullptr;
+    OP_REQUIRES_OK(ctx, AllocateNumbers(ctx, 1, tables, &evicted));
+    OP_REQUIRES_OK(ctx, Guard([&] {
+                     for (std::size_t i = 0; i < tables.size(); ++i) {
+                       const std::int64_t at = max_update_sec == kNewestUpdate
+                                                   ? tables[i]->max_update_sec()
+                                                   : max_update_sec;
+                       evicted[i] = static_cast<std::int64_t>(EvictRows(*set, i, *tables[i], at));
+                     }
+                   }));
+    ctx->set_output(0, ctx->input(0));
+  }
+
+ private:
+  static constexpr std::int64_t kNewestUpdate = -1;
+};
+
+REGISTER_KERNEL_BUILDER(Name("MonolithMultiHashTableSize").Device(tf::DEVICE_CPU), MultiSizeOp);
+REGISTER_KERNEL_BUILDER(Name("MonolithMultiHashTableEvict").Device(tf::DEVICE_CPU), MultiEvictOp);
+
+}  // namespace
+}  // namespace monolith::ops
