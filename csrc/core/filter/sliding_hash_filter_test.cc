@@ -422,6 +422,26 @@ TEST(SlidingHashFilterTest, RefusesFilesOfAnotherFilter) {
             "total_size: 50 does't match with : 100 read from hash filter checkpoint file.");
 }
 
+TEST(SlidingHashFilterTest, RefusesFilesWithAnyOtherDimension) {
+  SlidingHashFilter live(300, 5, Thresholds(1));
+  const auto good = Save(&live);
+  const auto error_with = [&](const auto& change) {
+    auto files = good;
+    HashFilterSplitMeta meta = DecodeSplitMeta(good[2][0]);
+    change(&meta);
+    files[2][0] = EncodeSplitMeta(meta);
+    const std::string error = ErrorOfRestore(&live, files);
+    return error.substr(0, error.find(':'));
+  };
+  using Meta = HashFilterSplitMeta;
+  EXPECT_EQ(error_with([](Meta* m) { ++m->sliding.split_num; }), "split_num");
+  EXPECT_EQ(error_with([](Meta* m) { ++m->sliding.max_forward_step; }), "max_forward_step");
+  EXPECT_EQ(error_with([](Meta* m) { ++m->sliding.max_backward_step; }), "max_backward_step");
+  EXPECT_EQ(error_with([](Meta* m) { ++m->sliding.max_step; }), "max_step");
+  EXPECT_EQ(error_with([](Meta* m) { ++m->total_size; }), "total_size");
+  EXPECT_EQ(error_with([](Meta* m) { m->fill_rate += 0.25; }), "fill_rate");
+}
+
 TEST(SlidingHashFilterTest, RefusesDamagedFilesAndStaysAsItWas) {
   SlidingHashFilter saved(300, 5, Thresholds(1));
   for (int i = 0; i < 100; ++i) saved.Add(DistinctId(i), 2);  // The head has moved once.
@@ -447,6 +467,7 @@ TEST(SlidingHashFilterTest, RefusesDamagedFilesAndStaysAsItWas) {
   expect_refused({""}, "not the metadata");
   expect_refused({good[1][1]}, "not the metadata");
   expect_refused({good[1][0], "\x08"}, "not a protobuf message");
+  expect_refused({good[1][0], "\x12\x01\x80"}, "packed cells of a record are malformed");
   expect_refused({good[1][0], good[1][1], good[1][1]}, "do not fit behind cell 154 of 154");
   HashFilterSplitData data;
   data.offset = 100;
@@ -460,6 +481,11 @@ TEST(SlidingHashFilterTest, RefusesDamagedFilesAndStaysAsItWas) {
   expect_refused({EncodeSplitMeta(meta), good[1][1]}, "head 5 is not one of 5 splits");
   meta.sliding.head = 2;
   meta.sliding.head_increment = 2;
+  expect_refused({EncodeSplitMeta(meta), good[1][1]}, "different saves");
+  meta.sliding.head_increment = 1;  // The head alone,
+  expect_refused({EncodeSplitMeta(meta), good[1][1]}, "different saves");
+  meta.sliding.head = 1;  // and its moves alone.
+  meta.sliding.head_increment = 6;
   expect_refused({EncodeSplitMeta(meta), good[1][1]}, "different saves");
 
   SlidingHashFilter::Restoration incomplete(&live);

@@ -190,6 +190,27 @@ TEST(Ftrl, LearningRateZeroChangesNothing) {
   }
 }
 
+TEST(Ftrl, ADenominatorOfZeroGivesZero) {
+  FtrlConfig config;
+  config.initial_accumulator_value = 0.0f;
+  config.beta = 0.0f;
+  config.l1_regularization_strength = 0.0f;
+  config.l2_regularization_strength = 0.0f;
+  // The gradient's square is 0 in float, the gradient is not.
+  EXPECT_EQ(Trainer(Wrap(config), 2).Step({1e-30f, -1e-30f}, 0.1f), (Row{0.0f, 0.0f}));
+}
+
+TEST(GroupFtrl, ADenominatorOfZeroGivesZero) {
+  GroupFtrlConfig config;
+  config.initial_accumulator_value = 0.0f;
+  config.beta = 0.0f;
+  config.l1_regularization_strength = 0.0f;
+  config.l2_regularization_strength = 0.0f;
+  const Row w = Trainer(Wrap(config), 2).Step({1.0f, 1e-30f}, 0.1f);
+  EXPECT_NEAR(w[0], -0.1f, 1e-6);  // -0.1 * 1 / sqrt(1)
+  EXPECT_EQ(w[1], 0.0f);
+}
+
 TEST(GroupFtrl, ShrinksTheWholeRow) {
   GroupFtrlConfig config;
   config.l1_regularization_strength = 1.0f;
@@ -268,6 +289,39 @@ TEST(Adam, TwoSteps) {
   // Powers of beta1 and beta2 for the third step.
   EXPECT_NEAR(trainer.state_float(4), 0.729f, 1e-6);
   EXPECT_NEAR(trainer.state_float(5), 0.970299f, 1e-6);
+}
+
+TEST(Adam, PowersThatNoLongerMatterBecomeZero) {
+  AdamConfig adam;
+  adam.beta1 = 0.5f;
+  AmsgradConfig amsgrad;
+  amsgrad.beta1 = 0.5f;
+  Trainer trainers[] = {Trainer(Wrap(adam), 1), Trainer(Wrap(amsgrad), 1)};
+  const std::size_t power[] = {2, 3};  // Behind m, v (and vhat).
+  for (std::size_t i = 0; i < 2; ++i) {
+    // 0.5^99 = 1.6e-30 is the last above 1e-30; a row begins with 0.5^1.
+    for (int step = 0; step < 98; ++step) trainers[i].Step({1.0f}, 0.1f);
+    EXPECT_EQ(trainers[i].state_float(power[i]), std::ldexp(1.0f, -99));
+    trainers[i].Step({1.0f}, 0.1f);
+    EXPECT_EQ(trainers[i].state_float(power[i]), 0.0f);
+    const float before = trainers[i].w()[0];
+    trainers[i].Step({1.0f}, 0.1f);
+    EXPECT_EQ(trainers[i].state_float(power[i]), 0.0f);
+    EXPECT_TRUE(std::isfinite(trainers[i].w()[0]));
+    EXPECT_LT(trainers[i].w()[0], before);
+  }
+}
+
+TEST(Adam, PowersMayBeginAtZero) {
+  AdamConfig config;
+  config.beta1 = 0.0f;
+  config.beta2 = 0.0f;
+  config.epsilon = 0.0f;
+  config.weight_decay_factor = 0.0f;
+  Trainer trainer(Wrap(config), 1);
+  // m = g, v = g^2: every step is one of the learning rate, against the gradient's sign.
+  EXPECT_NEAR(trainer.Step({4.0f}, 0.1f)[0], -0.1f, 1e-6);
+  EXPECT_NEAR(trainer.Step({-0.5f}, 0.1f)[0], 0.0f, 1e-6);
 }
 
 TEST(Adam, Nesterov) {
@@ -417,6 +471,18 @@ TEST(MakeOptimizer, RefusesSettingsThatWouldGiveNaN) {
   AdadeltaConfig adadelta;
   adadelta.averaging_ratio = 1.5f;
   EXPECT_THROW((void)MakeOptimizer(Wrap(adadelta), 1), std::invalid_argument);
+}
+
+TEST(MakeOptimizer, RefusesNegativeMomentum) {
+  RmspropConfig rmsprop;
+  rmsprop.momentum = -0.1f;
+  EXPECT_EQ(ErrorOf([&] { (void)MakeOptimizer(Wrap(rmsprop), 1); }),
+            "momentum must not be negative, got -0.100000.");
+  RmspropV2Config rmspropv2;
+  rmspropv2.momentum = -0.1f;
+  EXPECT_THROW((void)MakeOptimizer(Wrap(rmspropv2), 1), std::invalid_argument);
+  rmsprop.momentum = 0.0f;
+  EXPECT_NO_THROW((void)MakeOptimizer(Wrap(rmsprop), 1));
 }
 
 // Those whose elements do not depend on each other, and which come in any width.

@@ -153,5 +153,23 @@ TEST(MakeCompressor, RefusesWhatItCannotMake) {
             "one_bit's amplitude must be positive, got -1.000000.");
 }
 
+TEST(MakeCompressor, SettingsMustBePositiveAndFinite) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  for (const float bad : {0.0f, -1.0f, kInfinity, -kInfinity, kNaN}) {
+    EXPECT_THROW((void)Make(Range(bad), 1), std::invalid_argument) << bad;
+    for (float OneBitConfig::* setting :
+         {&OneBitConfig::init_scale, &OneBitConfig::max_scale, &OneBitConfig::amplitude}) {
+      OneBitConfig one_bit;
+      EXPECT_NO_THROW((void)Make(one_bit, 1));
+      one_bit.*setting = bad;
+      EXPECT_THROW((void)Make(one_bit, 1), std::invalid_argument) << bad;
+    }
+  }
+  OneBitConfig one_bit;
+  one_bit.step_size = -1;
+  EXPECT_THROW((void)Make(one_bit, 1), std::invalid_argument);
+}
+
 }  // namespace
 }  // namespace monolith::core

@@ -199,6 +199,16 @@ TEST(TrainingEntry, MovingAverageAmongOthersDumpsNothing) {
   EXPECT_EQ(restored.Bytes(), row.Bytes());
 }
 
+TEST(TrainingEntry, StatesFindTheirSegmentsBehindOnesWithoutState) {
+  const EntryConfig config =
+      Entry({TrainingSegment(Wrap(MovingAverageConfig()), 1), TrainingSegment(AdagradFrom(1.0f), 1),
+             TrainingSegment(Wrap(MovingAverageConfig()), 1)});
+  Row row(config);
+  // A packed `norm` of 3, as AppendDump does not write it.
+  row.Restore(FromHex("120c0000803f0000004000004040 1a0a 0a08 0a06 0a04 00004040"));
+  EXPECT_EQ(ToHex(row.Bytes()), "0000803f000000400000404000004040");
+}
+
 TEST(TrainingEntry, AnEmptyOptimizerDumpIsWrittenAndRead) {
   const EntryConfig config = Entry({TrainingSegment(Wrap(MovingAverageConfig()), 1)});
   Row row(config);

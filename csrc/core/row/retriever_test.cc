@@ -78,6 +78,17 @@ TEST(HashNet, TheScaleHasALimit) {
   EXPECT_NEAR(Forward(*retriever, 0.1f), 0.1 * std::tanh(0.3), 1e-7);
 }
 
+TEST(HashNet, NegativeStepsChangeNoScale) {
+  OneBitConfig config;
+  config.step_size = 10;
+  const auto retriever = Make(config, 1);
+  // A multiple of step_size: the scale would be the root of 1 - 0.005 * 1000, which is no number.
+  const float slope = Backward(*retriever, 0.5f, 1.0f, -1000);
+  EXPECT_NEAR(slope, 0.1 * (1.0 - std::tanh(0.5) * std::tanh(0.5)), 1e-7);
+  (void)Backward(*retriever, 0.5f, 1.0f, -10);  // And here smaller than 1.
+  EXPECT_NEAR(Forward(*retriever, 0.5f), 0.1 * std::tanh(0.5), 1e-7);
+}
+
 TEST(HashNet, LeavesTheCallersGradientAlone) {
   const auto retriever = Make(OneBitConfig(), 2);
   const std::vector<float> w = {0.5f, -0.5f};
