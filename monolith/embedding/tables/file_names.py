@@ -19,7 +19,8 @@ import urllib.parse
 # Between a file's name and its number: how many rows it has of each table.
 META = ".meta"
 
-_FILTER = "hash_filter_"
+# What else is in the directory: filters, and positions of the input.
+_OTHERS = ("hash_filter_", "input_worker_")
 # A file system takes 255 bytes, of which the longest ending of a file that is being written,
 # ".meta-00000-of-00001-tmp-" and a 64-bit number, needs 45.
 _MAX_BYTES = 200
@@ -31,7 +32,7 @@ def get_file_name(table: str) -> str:
     name = urllib.parse.quote(table, safe="") or "%"
     if name.endswith(META):
         name = name.removesuffix(META) + "%2E" + META[1:]
-    if name.startswith(_FILTER):
+    if name.startswith(_OTHERS):
         name = f"%{ord(name[0]):X}{name[1:]}"
     if len(name) > _MAX_BYTES:
         digest = "%~" + hashlib.sha256(table.encode()).hexdigest()

@@ -31,7 +31,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from monolith import errors
-from monolith.checkpoint import delta_chain
+from monolith.checkpoint import delta_chain, restore_hook
 from monolith.checkpoint import state as checkpoint_state
 from monolith.checkpoint.paths import SaveHelper
 from monolith.graph import metadata
@@ -261,7 +261,7 @@ class WorkerCkptHelper:
                 self._position.why_unknown,
             )
             return
-        checkpoint, path = self._find_saved()
+        checkpoint, path = self._find_saved(session)
         found = self._position.restore(session, path)
         if found is Found.UNFINISHED:
             logger.info("worker %d goes on reading its input where %s ends", self._index, path)
@@ -297,9 +297,11 @@ class WorkerCkptHelper:
         tf.io.gfile.makedirs(asset_dir)
         self._position.save(session, os.path.join(asset_dir, _get_name(self._index)))
 
-    def _find_saved(self) -> tuple[str | None, str]:
+    def _find_saved(self, session: tf.compat.v1.Session) -> tuple[str | None, str]:
         """Returns the checkpoint that is restored, None if there is none, and its position."""
-        checkpoint = tf.train.latest_checkpoint(self._model_dir)
+        # Only the process that restores the model knows; the others find what it found.
+        checkpoint = restore_hook.get_restored(session)
+        checkpoint = checkpoint or tf.train.latest_checkpoint(self._model_dir)
         if checkpoint is not None:
             checkpoint = delta_chain.get_newest_prefix(checkpoint)
         if self._with_model:

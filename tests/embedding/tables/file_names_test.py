@@ -33,6 +33,7 @@ def test_no_two_tables_share_a_file():
 @given(st.text(max_size=300))
 @example("t.meta")
 @example("hash_filter_0")
+@example("input_worker_0.data")
 @example("x" * 1000)
 def test_names_are_valid_and_can_be_read_back(name):
     file = file_names.get_file_name(name)
@@ -40,7 +41,7 @@ def test_names_are_valid_and_can_be_read_back(name):
     assert set(file) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-~%")
     assert len(file + LONGEST_ENDING) <= 255
     assert not file.endswith(file_names.META)
-    assert not file.startswith("hash_filter_")
+    assert not file.startswith(("hash_filter_", "input_worker_"))
     # What can be read back belongs to one name only. A long one has a checksum.
     assert urllib.parse.unquote(file) == (name or "%") or "%~" in file
 

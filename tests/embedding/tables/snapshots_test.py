@@ -4,12 +4,15 @@ import json
 import logging
 import os
 import pathlib
+import shutil
 
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
 
 from monolith import testing
+from monolith.checkpoint import restore_hook
+from monolith.checkpoint import saver as saving
 from monolith.embedding.tables import multi, registry, single, snapshots
 from monolith.proto import ckpt_info_pb2
 
@@ -175,6 +178,67 @@ class TestPathPrefix:
                 for listener in group:
                     listener._restore_from_path_prefix(session, f"{basename}-1{ending}")
                 assert session.run(values) == [1, 1]
+
+
+class TestFilesOfAnotherSave:
+    """Files that are whole, but not those that were saved here, are refused by their names."""
+
+    @pytest.fixture
+    def prefix(self, basename) -> str:
+        """A checkpoint with a table on two servers, whose files have the same size."""
+        return self.save_model(basename, [1.0, 2.0])
+
+    def save_model(self, basename, values):
+        with tf.Graph().as_default():
+            tf.compat.v1.train.get_or_create_global_step()
+            tables = [make_single(f"t_{server}") for server in range(len(values))]
+            writes = [assign(t, value) for t, value in zip(tables, values, strict=True)]
+            listener = snapshots.TableSaverListener(basename)
+            saver = saving.PartialRecoverySaver(sharded=True)
+            with tf.compat.v1.Session() as session:
+                session.run([tf.compat.v1.global_variables_initializer(), writes])
+                listener.before_save(session, 1)
+                return saver.save(session, basename, global_step=1)
+
+    def restore_model(self, basename, prefix, through_hook):
+        tf.compat.v1.train.get_or_create_global_step()
+        values = [lookup(make_single(f"t_{server}")) for server in range(2)]
+        listener = snapshots.TableRestorerListener(basename)
+        hook = restore_hook.CheckpointRestorerHook([listener])
+        with tf.compat.v1.Session() as session:
+            if through_hook:
+                # As TensorFlow's own saver does, which knows no manifest.
+                tf.compat.v1.train.Saver().restore(session, prefix)
+                hook.after_create_session(session, None)
+            else:
+                listener.before_restore(session)
+            return session.run(values)
+
+    def shard(self, basename, server) -> pathlib.Path:
+        return assets(basename) / f"MonolithHashTable_t_{server}-00000-of-00001"
+
+    @pytest.mark.parametrize("through_hook", [False, True])
+    def test_nothing_changed(self, basename, prefix, through_hook):
+        assert self.restore_model(basename, prefix, through_hook) == [1, 2]
+
+    @pytest.mark.parametrize("through_hook", [False, True])
+    def test_swapped_between_servers(self, basename, prefix, through_hook):
+        first, second = (self.shard(basename, server) for server in range(2))
+        first_rows, second_rows = first.read_bytes(), second.read_bytes()
+        assert len(first_rows) == len(second_rows)
+        first.write_bytes(second_rows)
+        second.write_bytes(first_rows)
+        with pytest.raises(tf.errors.DataLossError, match=r"_t_[01]-00000-of-00001 is damaged"):
+            self.restore_model(basename, prefix, through_hook)
+
+    @pytest.mark.parametrize("through_hook", [False, True])
+    def test_of_another_run(self, basename, prefix, tmp_path, through_hook):
+        (tmp_path / "other").mkdir()
+        other = str(tmp_path / "other" / "model.ckpt")
+        self.save_model(other, [7.0, 8.0])
+        shutil.copy(self.shard(other, 1), self.shard(basename, 1))
+        with pytest.raises(tf.errors.DataLossError, match="_t_1-00000-of-00001 is damaged"):
+            self.restore_model(basename, prefix, through_hook)
 
 
 class TestAllTables:

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from monolith import errors
+from monolith.checkpoint import restore_hook
 from monolith.native_training.hooks import ckpt_hooks
 from monolith.proto import ckpt_hooks_pb2
 from monolith.testing import create_test_ps_cluster
@@ -207,7 +208,17 @@ def make_input(dataset=None):
     return iterator.get_next(), InitializeInput(iterator)
 
 
-def read_and_save(model_dir, dataset=None, index=0, step=10, num_elements=1):
+class NoteRestored(tf.compat.v1.train.SessionRunHook):
+    """Says what a saver says that restores the model."""
+
+    def __init__(self, prefix):
+        self._prefix = prefix
+
+    def after_create_session(self, session, coord):
+        restore_hook.note_restored(session, self._prefix)
+
+
+def read_and_save(model_dir, dataset=None, index=0, step=10, num_elements=1, first_hooks=()):
     """Trains in a fresh graph as worker `index`: restores, reads, saves; returns what it read."""
     with tf.Graph().as_default():
         element, initialize = make_input(dataset() if dataset else None)
@@ -216,7 +227,7 @@ def read_and_save(model_dir, dataset=None, index=0, step=10, num_elements=1):
             1, barrier_callbacks=[helper.create_save_iterator_callback()]
         )
         listener = checkpoint_barrier.BarrierSaverListener(barrier_op)
-        hooks = [initialize, helper.create_restorer_hook()]
+        hooks = [*first_hooks, initialize, helper.create_restorer_hook()]
         with tf.compat.v1.train.SingularMonitoredSession(hooks=hooks) as session:
             read = [session.run(element).tolist() for _ in range(num_elements)]
             listener.before_save(session.raw_session(), step)
@@ -332,6 +343,15 @@ class TestWorkerCkptHelper:
         (tmp_path / "model.ckpt-10.index").touch()
         (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-10"\n')
         assert read_and_save(str(tmp_path), step=11) == [1]
+
+    def test_the_position_of_what_the_session_was_restored_from(self, tmp_path):
+        """Whatever the file `checkpoint` says by now."""
+        for step in (10, 20):
+            read_and_save(str(tmp_path), step=step)
+        (tmp_path / "model.ckpt-20.index").touch()
+        (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-20"\n')
+        restored = NoteRestored(str(tmp_path / "model.ckpt-10"))
+        assert read_and_save(str(tmp_path), step=11, first_hooks=[restored]) == [1]
 
 
 class TestInputPositionSaverListener:
