@@ -94,6 +94,10 @@ REFUSED = {
         "ops.monolith_hash_filter(capacity=2**62, split_num=7)",
         "A filter has a capacity of at most 1099511627776 ids",
     ),
+    "a_shape_of_no_tensor": (
+        "ops.monolith_static_reshape_n([zeros([4])], shapes=[[None, 2**62, 4]])",
+        "`shapes` must be the shape of a tensor, but [?,4611686018427387904,4] has 2^63 or more",
+    ),
     "a_file_with_a_nul": (
         "ops.monolith_writable_file(filename=b'a\\0b')",
         "`filename` must name a file, but has a NUL at 1, after 'a'",

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "ops/system/parallel.h"
+#include "ops/system/tensor_checks.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -25,6 +26,7 @@ absl::Status CheckTarget(int input, const tf::PartialTensorShape& target) {
                                                    " has no rank; give its dimensions, at most "
                                                    "one of them unknown."));
   }
+  TF_RETURN_IF_ERROR(CheckKnownDims("shapes", target));
   int unknown = 0;
   for (const auto size : target.dim_sizes()) unknown += size < 0;
   if (unknown > 1) {

@@ -26,9 +26,9 @@ absl::Status CheckDims(const std::vector<std::int64_t>& dims, int m) {
         absl::StrCat("`embedding_dims` must have M = ", m, " elements, got ", dims.size(), "."));
   }
   for (const std::int64_t dim : dims) {
-    if (dim <= 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("`embedding_dims` must be positive, got ", dim, "."));
+    if (dim <= 0 || dim > kMostPerDimension) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "`embedding_dims` must be positive and at most ", kMostPerDimension, ", got ", dim, "."));
     }
   }
   return absl::OkStatus();

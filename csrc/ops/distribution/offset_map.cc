@@ -91,6 +91,7 @@ REGISTER_OP("MonolithFinalizeSharedTensor")
     .SetShapeFn([](InferenceContext* c) {
       tf::PartialTensorShape shape;
       TF_RETURN_IF_ERROR(c->GetAttr("shape", &shape));
+      TF_RETURN_IF_ERROR(CheckKnownDims("shape", shape));
       ShapeHandle output;
       TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(shape, &output));
       c->set_output(0, output);

@@ -27,7 +27,8 @@ absl::Status ReducedShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->Merge(c->NumElements(c->input(0)), c->Dim(values, 0), &unused));
   DimensionHandle batch = c->UnknownDim();
   const tf::Tensor* length = c->input_tensor(2);
-  if (length != nullptr && length->NumElements() == 1 && length->flat<std::int64_t>()(0) >= 0) {
+  if (length != nullptr && length->NumElements() == 1 && length->flat<std::int64_t>()(0) >= 0 &&
+      length->flat<std::int64_t>()(0) <= kMostPerDimension) {
     batch = c->MakeDim(length->flat<std::int64_t>()(0));
   }
   c->set_output(0, c->Matrix(batch, c->Dim(values, 1)));

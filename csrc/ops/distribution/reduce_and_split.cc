@@ -59,7 +59,8 @@ REGISTER_OP("MonolithFusedReduceSumAndSplit")
       TF_RETURN_IF_ERROR(c->WithValue(c->Dim(values, 1), width, &unused));
       DimensionHandle batch = c->UnknownDim();
       const tf::Tensor* length = c->input_tensor(2);
-      if (length != nullptr && length->NumElements() == 1 && length->flat<std::int64_t>()(0) >= 0) {
+      if (length != nullptr && length->NumElements() == 1 && length->flat<std::int64_t>()(0) >= 0 &&
+          length->flat<std::int64_t>()(0) <= kMostPerDimension) {
         batch = c->MakeDim(length->flat<std::int64_t>()(0));
       }
       for (std::size_t i = 0; i < split_dims.size(); ++i) {

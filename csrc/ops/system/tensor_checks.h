@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "ops/system/sizes.h"
+#include "tensorflow/core/framework/partial_tensor_shape.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace monolith::ops {
@@ -77,6 +79,21 @@ template <typename T>
 [[nodiscard]] absl::Span<const T> Flat(const tensorflow::Tensor& tensor) {
   return absl::MakeConstSpan(tensor.flat<T>().data(),
                              static_cast<std::size_t>(tensor.NumElements()));
+}
+
+// Checks that the known dimensions of `shape` multiply to a number: TensorFlow's optimizer of
+// graphs ends the process over others, even if a dimension is open.
+[[nodiscard]] inline absl::Status CheckKnownDims(const char* name,
+                                                 const tensorflow::PartialTensorShape& shape) {
+  std::int64_t product = 1;
+  if (shape.unknown_rank()) return absl::OkStatus();
+  for (const auto size : shape.dim_sizes()) {
+    if (size > 0) product = SizeProduct(product, size);
+  }
+  if (product != kTooLarge) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("`", name, "` must be the shape of a tensor, but ",
+                                                 shape.DebugString(),
+                                                 " has 2^63 or more elements."));
 }
 
 // A shape of dimensions that come from data; an impossible one is an error and no crash.

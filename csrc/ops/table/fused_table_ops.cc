@@ -275,7 +275,10 @@ class FusedLookupOp final : public tf::OpKernel {
     }
     OP_REQUIRES_OK(ctx, OutputOffsets(ctx, 2, blocks.first_id));
     OP_REQUIRES_OK(ctx, OutputOffsets(ctx, 3, blocks.first_row));
-    ctx->set_output(4, ids);
+    tf::Tensor flat;
+    OP_REQUIRES(ctx, flat.CopyFrom(ids, tf::TensorShape({ids.NumElements()})),
+                absl::InternalError("`ids` could not be reshaped."));
+    ctx->set_output(4, flat);
   }
 
  private:

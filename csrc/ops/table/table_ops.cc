@@ -21,6 +21,10 @@ namespace shapes = tensorflow::shape_inference;
 absl::Status LookupShape(shapes::InferenceContext* c) {
   std::int64_t dim = 0;
   TF_RETURN_IF_ERROR(c->GetAttr("dim_size", &dim));
+  if (dim > kMostPerDimension) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("`dim_size` must be at most ", kMostPerDimension, ", got ", dim, "."));
+  }
   c->set_output(0, c->Matrix(c->NumElements(c->input(1)), dim));
   return absl::OkStatus();
 }

@@ -74,6 +74,11 @@ ALLOWED = {
         " num_of_shards=2).embedding_splits.numpy().tolist()",
         "[0, 0]",
     ),
+    "indices_are_flat_as_the_graph_says": (
+        "ops.monolith_multi_hash_table_fused_lookup(make_set(2), [[1], [2]], [2], time,"
+        " num_of_shards=1).indices.shape",
+        "(2,)",
+    ),
 }
 
 
@@ -101,7 +106,7 @@ def test_is_refused(outcomes, name):
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_of_nothing_does_nothing(outcomes, name):
+def test_is_done(outcomes, name):
     assert outcomes[name] == hostile.Outcome("ok", ALLOWED[name][1])
 
 
