@@ -234,11 +234,22 @@ class AsyncPushHook(tf.compat.v1.train.SessionRunHook):
         if not self._queue_init:
             self._queue_init = run_context.session.run(self._queue_size) > 0
 
-    def end(self, session: tf.compat.v1.Session) -> None:
+    def drain(self, session: tf.compat.v1.Session) -> None:
+        """Works off what is in the queue now, instead of during the next step.
+
+        Only between two steps: a step that is under way takes an element off the queue, too.
+
+        Args:
+            session: The session of the run, not the monitored one, which would call this hook.
+        """
         fetches = (self._run_ops, self._gate.open_now) if self._gate else self._run_ops
+        while session.run(self._queue_size) > 0:
+            session.run(fetches)
+        self._queue_init = False
+
+    def end(self, session: tf.compat.v1.Session) -> None:
         try:
-            while session.run(self._queue_size) > 0:
-                session.run(fetches)
+            self.drain(session)
         except tf.errors.OutOfRangeError:
             self._may_be_lost = True
         if self._may_be_lost:

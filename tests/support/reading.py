@@ -4,12 +4,14 @@ The input is text files with one number per line, and a batch is one of them. Ea
 the row of its number and from a dense variable, so a checkpoint tells which numbers it has seen.
 """
 
+import functools
 import json
 import logging
 import os
 import signal
 import subprocess
 import sys
+import time
 
 import tensorflow as tf
 
@@ -19,7 +21,12 @@ from monolith.embedding.features.slots import FeatureColumnV1, FeatureSlotConfig
 from monolith.model.task import NativeTask
 from monolith.training import cpu
 from monolith.training.config.job import CpuTrainingConfig
-from monolith.training.graph.estimator import GraphSpec, ModeKeys
+from monolith.training.graph.estimator import (
+    GraphEstimator,
+    GraphRunConfig,
+    GraphSpec,
+    ModeKeys,
+)
 
 v1 = tf.compat.v1
 
@@ -111,18 +118,37 @@ def train(model_dir, files, steps=None, *, hooks=(), python=False, params=None, 
     return read.numbers
 
 
-def start_child(**job):
+def read_rows(model_dir):
+    """Returns how often each number was trained on, as the tables of the last checkpoint say."""
+    training = cpu.CpuTraining(CpuTrainingConfig(), ReadingTask.params().instantiate())
+    estimator = GraphEstimator(
+        training.create_model_fn(), config=GraphRunConfig(model_dir=os.fspath(model_dir))
+    )
+    predictions = estimator.predict(training.create_input_fn(ModeKeys.PREDICT))
+    return [-round(float(prediction["row"])) for prediction in predictions]
+
+
+def start_child(ignored=(), **job):
     """Starts `train` with these arguments in a process of its own.
 
-    Further ones: `die_at`, a failpoint at which the process kills itself from step `die_from` on;
-    `wait`, seconds that each step takes.
+    Args:
+        ignored: Signals that it ignores, as those that `nohup` starts do.
+        job: Further ones are `die_at`, a failpoint at which the process kills itself from step
+            `die_from` on; `sleep_at`, one at which it says "sleeping" and does so; `wait`, seconds
+            that each step takes; `handled`, a signal at which it exits with 7.
     """
+
+    def set_signals():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+
     return subprocess.Popen(
         [sys.executable, __file__, json.dumps(job, default=os.fspath)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=set_signals,
     )
 
 
@@ -131,8 +157,6 @@ class _SlowHook(v1.train.SessionRunHook):
         self._seconds = seconds
 
     def after_run(self, run_context, run_values):
-        import time
-
         time.sleep(self._seconds)
 
 
@@ -152,11 +176,21 @@ class _DieHook(v1.train.SessionRunHook):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _sleep(where, point):
+    if point == where:
+        print("sleeping", flush=True)
+        time.sleep(600)
+
+
 def main():
     job = json.loads(sys.argv[1])
     v1.disable_eager_execution()
     logging.basicConfig(level=logging.INFO)
     hooks = []
+    if "handled" in job:
+        signal.signal(job.pop("handled"), lambda number, frame: sys.exit(7))
+    if "sleep_at" in job:
+        failpoints.on_reach = functools.partial(_sleep, job.pop("sleep_at"))
     if "wait" in job:
         hooks.append(_SlowHook(job.pop("wait")))
     if "die_at" in job:

@@ -11,15 +11,19 @@ So what the chief restores is there before any other hook of it acts.
 """
 
 import contextlib
+import itertools
 import logging
+import signal
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from monolith import errors
+from monolith.checkpoint.paths import SaveHelper
 from monolith.graph.run_config import GraphRunConfig
 from monolith.graph.spec import GraphSpec, Hook
+from monolith.training.hooks import interrupt
 from monolith.training.hooks.cached_fetches import CachedFetchesHook
 from monolith.training.hooks.interrupt import StopOnSignalHook
 from monolith.training.hooks.nan_loss import NanLossHook
@@ -52,6 +56,9 @@ def run_training(
 ) -> None:
     """Trains the model of the default graph until its input ends or a hook asks to stop.
 
+    Ctrl-C and SIGTERM, unless the program handles or ignores them, stop training after the step
+    that is going on; the hooks that save do so, and then the program ends.
+
     Args:
         spec: What the model function built.
         config: How to run; has a `model_dir`.
@@ -62,6 +69,8 @@ def run_training(
     Raises:
         errors.ConfigError: The spec lacks a loss or a train op, or the input is empty.
         NanLossError: The loss became NaN.
+        KeyboardInterrupt: Ctrl-C has stopped the training, which is saved.
+        SystemExit: SIGTERM has, with the code 143.
     """
     if spec.loss is None or spec.train_op is None:
         raise errors.ConfigError(
@@ -74,6 +83,11 @@ def run_training(
     global_step = tf.compat.v1.train.get_global_step()
     nan_hook = NanLossHook(spec.loss, spec.train_op)
     hooks = [CachedFetchesHook(), *input_hooks, *user_hooks, nan_hook]
+    stop_hook = None
+    own_hooks = (*user_hooks, *spec.training_hooks, *spec.training_chief_hooks)
+    if not any(isinstance(hook, StopOnSignalHook) for hook in own_hooks):
+        stop_hook = StopOnSignalHook(only_default=True)
+        hooks.insert(0, stop_hook)
     if config.log_step_count_steps is not None:
         shown = {"loss": spec.loss, "step": global_step}
         hooks.append(
@@ -113,8 +127,34 @@ def run_training(
                 raise
             step = session.run_step_fn(lambda step_context: step_context.session.run(global_step))
             nan_hook.explain(int(step), tf.train.latest_checkpoint(model_dir), e)
+    if stop_hook is not None and stop_hook.received is not None:
+        _report_stop(stop_hook.received, model_dir, bool(_find_savers(hooks, chief_hooks)))
+        interrupt.end_as_told(stop_hook.received)
     if input_ended and num_steps == 0:
         _report_empty_input(config)
+
+
+def _find_savers(*hooks: Sequence[Hook]) -> list[Hook]:
+    return [
+        hook
+        for hook in itertools.chain(*hooks)
+        if isinstance(hook, tf.compat.v1.train.CheckpointSaverHook)
+    ]
+
+
+def _report_stop(number: signal.Signals, model_dir: str, is_saved: bool) -> None:
+    """Says where training has stopped, and how it goes on."""
+    checkpoint = tf.train.latest_checkpoint(model_dir) if is_saved else None
+    if checkpoint is None:
+        logger.warning("%s: training has stopped, and saves nothing", number.name)
+        return
+    logger.warning(
+        "%s: training has stopped at step %d, which is saved in %s; the same program goes on from "
+        "there",
+        number.name,
+        SaveHelper.get_global_step_value(checkpoint),
+        model_dir,
+    )
 
 
 @contextlib.contextmanager
@@ -159,7 +199,7 @@ def _make_saver_hooks(spec: GraphSpec, config: GraphRunConfig, hooks: Sequence[H
         )
     saves = config.save_checkpoints_steps or config.save_checkpoints_secs
     own = (*hooks, *spec.training_chief_hooks)
-    if not saves or any(isinstance(h, tf.compat.v1.train.CheckpointSaverHook) for h in own):
+    if not saves or _find_savers(own):
         return []
     return [
         tf.compat.v1.train.CheckpointSaverHook(

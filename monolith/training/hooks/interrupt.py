@@ -14,14 +14,19 @@ Example:
 
 import logging
 import signal
+import sys
 import threading
 import types
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
 logger = logging.getLogger(__name__)
+
+_DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
+# What a shell adds to the number of the signal that has ended a program.
+_SIGNAL_EXIT_CODE = 128
 
 
 class StopOnSignalHook(tf.compat.v1.train.SessionRunHook):
@@ -34,10 +39,18 @@ class StopOnSignalHook(tf.compat.v1.train.SessionRunHook):
 
     Args:
         signals: The signals.
+        only_default: Whether a signal is left alone that is ignored, as in a job of `nohup`, or
+            that the program handles itself. The second one then ends the process at once, also
+            in the middle of a long save.
     """
 
-    def __init__(self, signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM)) -> None:
+    def __init__(
+        self,
+        signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
+        only_default: bool = False,
+    ) -> None:
         self._signals = tuple(signals)
+        self._only_default = only_default
         self._previous: dict[signal.Signals, Any] = {}
         self._received: signal.Signals | None = None
         self._logged = False
@@ -52,7 +65,8 @@ class StopOnSignalHook(tf.compat.v1.train.SessionRunHook):
         if threading.current_thread() is not threading.main_thread() or self._previous:
             return
         for number in self._signals:
-            self._previous[number] = signal.signal(number, self._handle)
+            if not self._only_default or signal.getsignal(number) in _DEFAULT_HANDLERS:
+                self._previous[number] = signal.signal(number, self._handle)
 
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
@@ -89,6 +103,28 @@ class StopOnSignalHook(tf.compat.v1.train.SessionRunHook):
     def _handle(self, number: int, frame: types.FrameType | None) -> None:
         if self._received is None:
             self._received = signal.Signals(number)
+            if self._only_default and not _is_interactive():
+                # Python would call a handler only when the op that is running returns, which may
+                # be the one that writes a table; the system does not wait for that.
+                for installed in self._previous:
+                    signal.signal(installed, signal.SIG_DFL)
             return
         self.restore_handlers()
         signal.raise_signal(number)
+
+
+def end_as_told(number: signal.Signals) -> NoReturn:
+    """Ends the program as the signal would have done without a hook, but in order.
+
+    Raises:
+        KeyboardInterrupt: It was Ctrl-C.
+        SystemExit: It was another one, with the exit code that a shell shows for it.
+    """
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(_SIGNAL_EXIT_CODE + number)
+
+
+def _is_interactive() -> bool:
+    """Returns whether somebody has a shell or a notebook that must survive the second Ctrl-C."""
+    return hasattr(sys, "ps1") or "ipykernel" in sys.modules

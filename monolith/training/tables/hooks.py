@@ -20,9 +20,10 @@ from monolith.model.task import NativeTask
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.controller.barrier import BarrierHook, BarrierOp
 from monolith.training.hooks import server_health, sync
-from monolith.training.hooks.checkpoint_barrier import WorkerCkptHelper
+from monolith.training.hooks.checkpoint_barrier import SAVE_ACTION, WorkerCkptHelper
 from monolith.training.hooks.current_session import SetCurrentSessionHook
 from monolith.training.hooks.profiler import Tf2ProfilerHook
+from monolith.training.hooks.step_gate import StepGate
 from monolith.training.hooks.throughput import ThroughputMetricHook
 from monolith.training.hooks.tide import CustomGlobalStepWaiterHook
 from monolith.training.tables import save
@@ -47,6 +48,7 @@ class TrainingHooks:
         hash_filters: The admission filter of each server.
         enable_hash_filter: Whether the filters count anything.
         training: The task, ready for an estimator; saves may export it.
+        step_gate: Keeps steps and saves apart, and has pushed what a checkpoint must hold.
     """
 
     def __init__(
@@ -58,8 +60,10 @@ class TrainingHooks:
         hash_filters: Sequence[tf.Tensor],
         enable_hash_filter: bool,
         training: "CpuTraining",
+        step_gate: StepGate,
     ) -> None:
         self._training = training
+        self._step_gate = step_gate
         self._config = config
         self._task = task
         self._model_dir = model_dir
@@ -104,7 +108,10 @@ class TrainingHooks:
         barrier_op = BarrierOp(
             config.num_workers,
             is_chief=self._is_chief,
-            barrier_callbacks=[checkpoint_helper.create_save_iterator_callback()],
+            barrier_callbacks=[
+                self._push_before_save,
+                checkpoint_helper.create_save_iterator_callback(),
+            ],
         )
         sync_hooks = sync.TrainingHooksHelper(
             config.num_workers > 1, config.num_workers, config.index, config.chief_timeout_secs
@@ -123,6 +130,8 @@ class TrainingHooks:
         if not self._is_chief:
             return tuple(hooks), ()
         chief_hooks = [
+            # Before all others: at the end, too, all must be pushed before the last save.
+            *self._step_gate.hooks,
             *self._create_health_hooks(barrier_op),
             self.create_restore_hook(),
             *sync_hooks.training_chief_hooks,
@@ -130,6 +139,11 @@ class TrainingHooks:
             *self._create_metric_hooks(),
         ]
         return tuple(hooks), tuple(chief_hooks)
+
+    def _push_before_save(self, action: str, session: tf.compat.v1.Session) -> None:
+        """Pushes what a worker that waits for a save has not; the chief has when this is called."""
+        if action == SAVE_ACTION and not self._is_chief:
+            self._step_gate.drain(session)
 
     def _create_slow_start_hook(self, slow_start_steps: int) -> tf.compat.v1.train.SessionRunHook:
         steps = int(slow_start_steps * math.log(1 + self._config.index))
@@ -158,6 +172,7 @@ class TrainingHooks:
             model_dir=self._model_dir,
             barrier_op=barrier_op,
             checkpoint_helper=checkpoint_helper,
+            step_gate=self._step_gate,
             hash_filters=self._hash_filters,
             enable_hash_filter=self._enable_hash_filter,
             ps_monitor=self._ps_monitor,

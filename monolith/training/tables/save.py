@@ -28,6 +28,7 @@ from monolith.training.controller.barrier import BarrierOp
 from monolith.training.controller.server import ServerHook
 from monolith.training.hooks.checkpoint_barrier import BarrierSaverListener, WorkerCkptHelper
 from monolith.training.hooks.checkpoint_info import FidSlotCountSaverListener
+from monolith.training.hooks.step_gate import StepGate
 from monolith.training.tables import export
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class SaveContext:
         model_dir: Where checkpoints go.
         barrier_op: Holds the workers during a save.
         checkpoint_helper: Knows how far the input was read.
+        step_gate: Keeps steps and saves apart.
         hash_filters: The admission filter of each server.
         enable_hash_filter: Whether the filters count anything.
         ps_monitor: Knows servers that have lost their memory; None if all are restored together.
@@ -65,6 +67,7 @@ class SaveContext:
     model_dir: str
     barrier_op: BarrierOp
     checkpoint_helper: WorkerCkptHelper
+    step_gate: StepGate
     hash_filters: Sequence[tf.Tensor]
     enable_hash_filter: bool
     ps_monitor: PsMonitor | None
@@ -177,7 +180,10 @@ def _create_full_saver_hook(context: SaveContext) -> NoFirstSaveCheckpointSaverH
         is_dense_only=False,
         use_native_multi_hash_table=bool(config.use_native_multi_hash_table),
         no_first_save=True,
-        guard_saver_listeners=[_create_barrier_listener(context)],
+        guard_saver_listeners=[
+            context.step_gate.create_saver_listener(),
+            _create_barrier_listener(context),
+        ],
     )
 
 
@@ -190,9 +196,9 @@ def _create_dense_only_saver_hook(
     state = tf.train.get_checkpoint_state(directory)
     if state is not None:
         saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
-    guards = (
-        [_create_barrier_listener(context)] if config.dense_only_stop_training_when_save else []
-    )
+    guards = [context.step_gate.create_saver_listener()]
+    if config.dense_only_stop_training_when_save:
+        guards.append(_create_barrier_listener(context))
     return NoFirstSaveCheckpointSaverHook(
         directory,
         save_secs=secs,

@@ -27,6 +27,7 @@ from monolith.tensor import prefetch
 from monolith.training.config import supported
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.graph.estimator import GraphRunConfig, GraphSpec
+from monolith.training.hooks.step_gate import StepGate
 from monolith.training.tables import cached_variables, collect, create, export
 from monolith.training.tables.collect import FeatureConfigs
 from monolith.training.tables.hooks import TrainingHooks
@@ -169,6 +170,7 @@ class CpuTraining:
             hash_filters,
             create.uses_hash_filter(self._slot_to_occurrence_threshold),
             self,
+            StepGate(async_functions.hooks),
         )
         if mode != ModeKeys.TRAIN:
             # As when training: variables and tables come from the same deltas, if there are some.
@@ -180,17 +182,12 @@ class CpuTraining:
                 evaluation_hooks=restore + spec.evaluation_hooks,
             )
         worker_hooks, chief_hooks = hooks.create_for_training()
-        pushes = tuple(async_functions.hooks)
-        if is_chief(self.config):
-            # The chief's hooks act before all others. At the end, what is still to be pushed must
-            # be, before the last checkpoint is written.
-            chief_hooks, pushes = pushes + chief_hooks, ()
         return spec._replace(
             training_hooks=(
                 *worker_hooks,
                 *hash_table.get_queue_hooks(),
                 *self._create_variable_hooks(),
-                *pushes,
+                *([] if is_chief(self.config) else async_functions.hooks),
                 *spec.training_hooks,
             ),
             training_chief_hooks=(*chief_hooks, *spec.training_chief_hooks),

@@ -297,6 +297,35 @@ class SignalAtStep(v1.train.SessionRunHook):
 
 
 class TestInterrupt:
+    @pytest.fixture(autouse=True)
+    def handled_sigint(self):
+        """As in a program of its own, also if somebody started the tests with SIGINT ignored."""
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
+        signal.signal(signal.SIGINT, before)
+
+    @pytest.mark.parametrize(
+        ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+    )
+    def test_needs_no_hook(self, tmp_path, caplog, number, raised):
+        """`tests/training/hooks/interrupt_test.py` has this in real processes."""
+        before = signal.getsignal(number)
+        estimator = GraphEstimator(model_fn, tmp_path)
+        with caplog.at_level(logging.WARNING), pytest.raises(raised) as error:
+            estimator.train(input_fn_of(*[1] * 10), hooks=[SignalAtStep(number, 3)])
+        assert estimator.get_variable_value("global_step") == 3
+        assert f"{number.name}: training has stopped at step 3, which is saved" in caplog.text
+        assert signal.getsignal(number) is before
+        if raised is SystemExit:
+            assert error.value.code == 143
+
+    def test_says_that_nothing_is_saved(self, tmp_path, caplog):
+        config = GraphRunConfig(save_checkpoints_secs=None)
+        estimator = GraphEstimator(model_fn, tmp_path, config)
+        with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt):
+            estimator.train(input_fn_of(*[1] * 10), hooks=[SignalAtStep(signal.SIGINT, 3)])
+        assert "SIGINT: training has stopped, and saves nothing" in caplog.text
+
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_ends_with_a_checkpoint(self, tmp_path, caplog, number):
         before = signal.getsignal(number)
