@@ -133,13 +133,16 @@ class EnqueueHook(tf.compat.v1.train.SessionRunHook):
             # The session before this one never came to life, so nobody has stopped its thread.
             self._coord.request_stop()
         self._coord = coord
-        self._runner.create_threads(session, coord=coord, daemon=True, start=True)
+        self._create_threads(session, coord)
 
     def before_run(self, run_context: tf.compat.v1.train.SessionRunContext) -> None:
         self._raise_error_of_thread()
 
     def end(self, session: tf.compat.v1.Session) -> None:
         self._raise_error_of_thread()
+
+    def _create_threads(self, session: tf.compat.v1.Session, coord: tf.train.Coordinator) -> None:
+        self._runner.create_threads(session, coord=coord, daemon=True, start=True)
 
     def _raise_error_of_thread(self) -> None:
         if self._coord is not None:

@@ -30,6 +30,8 @@ from monolith.training.graph.estimator import (
 
 v1 = tf.compat.v1
 
+EXTRA: dict[str, list[float]] = {}  # Further features.
+
 
 class ReadingTask(NativeTask):
     @classmethod
@@ -46,7 +48,7 @@ class ReadingTask(NativeTask):
             if self.p.python:
                 number = tf.ensure_shape(tf.numpy_function(lambda x: x, [number], tf.int64), [])
             ids = tf.RaggedTensor.from_row_lengths([number], [1])
-            return {"feature": ids, "number": number}
+            return {"feature": ids, "number": number, **EXTRA}
 
         def input_fn():
             if mode == ModeKeys.PREDICT:

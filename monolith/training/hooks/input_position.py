@@ -1,8 +1,9 @@
 """How far an input has been read: written with a checkpoint, and gone back to with it.
 
-A position is one file. It holds the state of the iterators and says which input they read (see
-`monolith.data.identity`), because it means something for that input only. So an input that was not
-read to its end goes on there, and any other one, or one that was, starts at its beginning.
+A position is one file. It holds the state of the iterators, with the batches that they have given
+and that nobody has trained on yet, and says which input they read (see `monolith.data.identity`),
+because it means something for that input only. So an input that was not read to its end goes on
+there, and any other one, or one that was, starts at its beginning.
 
 Example:
     >>> import tempfile
@@ -22,6 +23,7 @@ Example:
     [([0, 1], 'NOTHING'), ([2, 3], 'UNFINISHED'), ([0, 1], 'FINISHED')]
 """
 
+import contextlib
 import enum
 import hashlib
 import itertools
@@ -31,9 +33,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
 from tensorflow.python.data.ops import iterator_ops
 
 from monolith.data import identity
+from monolith.tensor import look_ahead
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +67,7 @@ class InputPosition:
             for resource in tf.compat.v1.get_collection(iterator_ops.GLOBAL_ITERATORS)
         ]
         self._iterators = iterators
+        self._look_aheads = look_ahead.get_hooks()
         self._identity: str | None = None
         self._why_unknown = ""
         try:
@@ -90,12 +95,20 @@ class InputPosition:
         """
         if self.is_empty or self._identity is None:
             return False
-        try:
-            states = session.run([iterator.state for iterator in self._iterators])
-        except tf.errors.UnimplementedError as error:
-            logger.warning("the input has no position to save: %s", error.message.splitlines()[0])
-            return False
-        _write(path, self._identity, states)
+        with contextlib.ExitStack() as stack:
+            if not all(stack.enter_context(hook.held()) for hook in self._look_aheads):
+                logger.warning("the input has no position to save: it waits for a batch")
+                return False
+            try:
+                states = session.run([iterator.state for iterator in self._iterators])
+            except tf.errors.UnimplementedError as error:
+                reason = error.message.splitlines()[0]
+                logger.warning("the input has no position to save: %s", reason)
+                return False
+            ahead = [hook.read(session) for hook in self._look_aheads]
+        tensors = [tensor for batches in ahead for batch in batches for tensor in batch]
+        parts = [*states, *[tf.make_tensor_proto(t).SerializeToString() for t in tensors]]
+        _write(path, self._identity, [len(batches) for batches in ahead], parts)
         return True
 
     def restore(self, session: tf.compat.v1.Session, path: str) -> Found:
@@ -110,10 +123,14 @@ class InputPosition:
         if self.is_empty or self._identity is None or not tf.io.gfile.exists(path):
             return Found.NOTHING
         try:
-            saved_input, states = _read(path)
+            saved_input, num_ahead, parts = _read(path)
             if saved_input != self._identity:
                 return Found.OTHER_INPUT
+            states, tensors = parts[: len(self._iterators)], parts[len(self._iterators) :]
             self._go_to(session, states)
+            if any(num_ahead):
+                self._fill(session, num_ahead, tensors)
+                return Found.UNFINISHED
             if self._is_at_end(session):
                 self._start_over(session)
                 return Found.FINISHED
@@ -128,6 +145,19 @@ class InputPosition:
     def _go_to(self, session: tf.compat.v1.Session, states: Sequence[bytes]) -> None:
         feeds = {i.new_state: s for i, s in zip(self._iterators, states, strict=True)}
         session.run([iterator.set_state for iterator in self._iterators], feeds)
+
+    def _fill(
+        self, session: tf.compat.v1.Session, num_ahead: Sequence[int], tensors: Sequence[bytes]
+    ) -> None:
+        """Puts batches that were read ahead back into their queues."""
+        values = iter([tf.make_ndarray(tensor_pb2.TensorProto.FromString(t)) for t in tensors])
+        for hook, count in zip(self._look_aheads, num_ahead, strict=True):
+            hook.fill(
+                session,
+                [list(itertools.islice(values, hook.num_tensors)) for _ in range(count)],
+            )
+        if next(values, None) is not None:
+            raise ValueError("its batches have other features than those of the model")
 
     def _is_at_end(self, session: tf.compat.v1.Session) -> bool:
         try:
@@ -176,11 +206,12 @@ class _Iterator:
             )
 
 
-def _write(path: str, saved_input: str, parts: Sequence[bytes]) -> None:
+def _write(path: str, saved_input: str, num_ahead: Sequence[int], parts: Sequence[bytes]) -> None:
     """Writes a line of JSON and the parts behind it."""
     header = {
         "format": _FORMAT,
         "input": saved_input,
+        "num_ahead": list(num_ahead),
         "parts": [len(part) for part in parts],
         "sha256": hashlib.sha256(b"".join(parts)).hexdigest(),
     }
@@ -190,8 +221,8 @@ def _write(path: str, saved_input: str, parts: Sequence[bytes]) -> None:
             file.write(part)
 
 
-def _read(path: str) -> tuple[str, list[bytes]]:
-    """Returns which input a position is of, and its parts.
+def _read(path: str) -> tuple[str, list[int], list[bytes]]:
+    """Returns which input a position is of, how many batches are in it per queue, and its parts.
 
     Raises:
         ValueError: It is damaged, or of another version.
@@ -204,4 +235,5 @@ def _read(path: str) -> tuple[str, list[bytes]]:
     if hashlib.sha256(content).hexdigest() != header["sha256"]:
         raise ValueError("its content is not what was saved")
     ends = list(itertools.accumulate(header["parts"], initial=0))
-    return header["input"], [content[i:j] for i, j in itertools.pairwise(ends)]
+    parts = [content[i:j] for i, j in itertools.pairwise(ends)]
+    return header["input"], header["num_ahead"], parts

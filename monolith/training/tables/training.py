@@ -23,7 +23,7 @@ from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
 from monolith.graph import export_mode, mpi, task_context
 from monolith.graph.mode_keys import ModeKeys
 from monolith.model.task import NativeTask
-from monolith.tensor import prefetch
+from monolith.tensor import look_ahead, prefetch
 from monolith.training.config import supported
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.graph.estimator import GraphRunConfig, GraphSpec
@@ -209,10 +209,10 @@ class CpuTraining:
         # Without a training session there is nobody to fill the queue.
         capacity = self.config.embedding_prefetch_capacity if mode == ModeKeys.TRAIN else 0
         (embeddings, ids, others), queue = prefetch.enqueue_dicts_with_queue_return(
-            (embeddings, ids, others), capacity=capacity
+            (embeddings, ids, others), capacity=look_ahead.get_queue_capacity(capacity)
         )
         if queue is not None:
-            hash_table.add_queue_hook(prefetch.EnqueueHook(queue))
+            hash_table.add_queue_hook(look_ahead.LookAheadHook(queue, capacity))
         _collect_dequeued(ids, others)
         _, name_to_dims, name_to_combiner = self.feature_configs
         embedding_slices = create_embedding_slices(embeddings, ids, name_to_combiner, name_to_dims)

@@ -80,6 +80,29 @@ class TestWithTheCheckpoint:
         assert delta_chain.read(base)  # So it was a delta that counted.
         assert reading.train(model_dir, [file], 5) == list(range(done, done + 5))
 
+    @pytest.mark.parametrize("capacity", [1, 3])
+    @pytest.mark.parametrize("num_ps", [0, 2])
+    def test_batches_that_were_read_ahead_are_not_lost(self, model_dir, file, capacity, num_ps):
+        settings = {
+            "embedding_prefetch_capacity": capacity,
+            "enable_embedding_postpush": True,
+            "num_ps": num_ps,
+        }
+        seen = []
+        for steps in (12, 1, 20, 16, None):
+            seen += reading.train(model_dir, [file], steps, **settings)
+        assert seen == list(NUMBERS)
+        assert reading.read_rows(model_dir) == [1] * 50 + [0] * 50
+        assert reading.train(model_dir, [file], **settings) == list(NUMBERS)
+        let_checkpoint_name(model_dir, 60)
+        assert reading.train(model_dir, [file], 3, **settings) == [10, 11, 12]
+
+    def test_batches_with_other_features_are_read_again(self, model_dir, file, monkeypatch):
+        reading.train(model_dir, [file], 12, embedding_prefetch_capacity=1)
+        monkeypatch.setattr(reading, "EXTRA", {"more": [1.0]})
+        settings = {"embedding_prefetch_capacity": 1}
+        assert reading.train(model_dir, [file], 3, **settings) == [0, 1, 2]
+
     def test_it_is_a_file_of_the_checkpoint(self, model_dir, file):
         reading.train(model_dir, [file], 30, checkpoints_max_to_keep=2)
         kept = {path.parent.name for path in model_dir.glob("*/input_worker_0")}
