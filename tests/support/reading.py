@@ -69,12 +69,12 @@ class ReadingTask(NativeTask):
             )
             column = FeatureColumnV1(slot, "feature")
             row = column.embedding_lookup(slot.add_feature_slice(2))
-            dense = v1.get_variable("dense", initializer=0.0, use_resource=True)
+            dense = v1.get_variable("dense", initializer=[0.0], use_resource=True)
             if mode == ModeKeys.PREDICT:
                 return GraphSpec(mode, predictions={"row": row[:, 0]})
             rows = column.get_all_embeddings_concat()
             update = self.ctx.apply_embedding_gradients([(tf.ones_like(rows), rows)])
-            with tf.control_dependencies([update, dense.assign_sub(1.0)]):
+            with tf.control_dependencies([update, dense.assign_sub([1.0])]):
                 step = v1.train.get_or_create_global_step().assign_add(1).op
             v1.add_to_collection("read_numbers", tf.identity(features["number"]))
             return GraphSpec(mode, loss=tf.reduce_sum(row), train_op=step)

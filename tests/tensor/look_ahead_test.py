@@ -26,7 +26,11 @@ class Input:
         dataset = tf.data.Dataset.from_generator(
             self._read, output_signature=tf.TensorSpec([], tf.int64)
         )
-        self.iterator = v1.data.make_initializable_iterator(dataset)
+        # Otherwise TensorFlow reads ahead, too.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        options.experimental_optimization.inject_prefetch = False
+        self.iterator = v1.data.make_initializable_iterator(dataset.with_options(options))
 
     def _read(self):
         for i in range(self._size):
