@@ -118,19 +118,22 @@ class LookAheadHook(prefetch.EnqueueHook):
             session.run(self._put, dict(zip(tf.nest.flatten(self._new), batch, strict=True)))
 
     def _create_threads(self, session: tf.compat.v1.Session, coord: tf.train.Coordinator) -> None:
-        self._paced = _PacedSession(session, lambda enqueue: self._enqueue(session, coord, enqueue))
+        get_size = session.make_callable(self._size)
+        self._paced = _PacedSession(
+            session, lambda enqueue: self._enqueue(get_size, coord, enqueue)
+        )
         self._runner.create_threads(self._paced, coord=coord, daemon=True, start=True)
 
     def _enqueue(
         self,
-        session: tf.compat.v1.Session,
+        get_size: Callable[[], int],
         coord: tf.train.Coordinator,
         enqueue: Callable[[], Any],
     ) -> None:
         """Reads one batch when there is room for it."""
         # A step that begins is going to take one, so the next can be read at the same time.
         about_to_be_taken = 0
-        while session.run(self._size) > self._capacity + about_to_be_taken:
+        while get_size() > self._capacity + about_to_be_taken:
             about_to_be_taken = int(self._step_begins.wait(_POLL_SEC))
             self._step_begins.clear()
             if coord.should_stop():
@@ -140,13 +143,13 @@ class LookAheadHook(prefetch.EnqueueHook):
                 enqueue()
         except tf.errors.OutOfRangeError:
             # Now the queue is closed. Nothing could be put into it again, so it must be empty.
-            while not self._is_empty(session) and not coord.wait_for_stop(_END_POLL_SEC):
+            while not self._is_empty(get_size) and not coord.wait_for_stop(_END_POLL_SEC):
                 pass
             raise
 
-    def _is_empty(self, session: tf.compat.v1.Session) -> bool:
+    def _is_empty(self, get_size: Callable[[], int]) -> bool:
         with self._reading:
-            return session.run(self._size) == 0
+            return get_size() == 0
 
 
 class _PacedSession:
