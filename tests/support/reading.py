@@ -39,14 +39,20 @@ class ReadingTask(NativeTask):
         p = super().params()
         p.define("files", [], "What to read.")
         p.define("python", False, "Whether a Python function is part of the input.")
+        p.define("stall_at", None, "Number for which the input has to wait.")
         p.name = "reading"
         return p
 
     def create_input_fn(self, mode):
+        def pass_on(number):
+            if number == self.p.stall_at:
+                time.sleep(600)
+            return number
+
         def parse(line):
             number = tf.strings.to_number(line, tf.int64)
-            if self.p.python:
-                number = tf.ensure_shape(tf.numpy_function(lambda x: x, [number], tf.int64), [])
+            if self.p.python or self.p.stall_at is not None:
+                number = tf.ensure_shape(tf.numpy_function(pass_on, [number], tf.int64), [])
             ids = tf.RaggedTensor.from_row_lengths([number], [1])
             return {"feature": ids, "number": number, **EXTRA}
 
@@ -106,10 +112,21 @@ def write_numbers(path, numbers):
     return str(path)
 
 
-def train(model_dir, files, steps=None, *, hooks=(), python=False, params=None, path=None, **conf):
-    """Trains; returns the numbers that were trained on, in order."""
-    task = ReadingTask.params()
-    task.files, task.python = files, python
+def train(model_dir, files, steps=None, *, hooks=(), task=None, params=None, path=None, **conf):
+    """Trains; returns the numbers that were trained on, in order.
+
+    Args:
+        model_dir: The model directory.
+        files: The input.
+        steps: How many steps.
+        hooks: Hooks of the caller.
+        task: Further settings of the task.
+        params: Settings in `train` of the task.
+        path: File that gets the numbers.
+        conf: Settings of the job.
+    """
+    settings, task = task or {}, ReadingTask.params()
+    task.set(files=files, **settings)
     for name, value in (params or {}).items():
         task.train[name] = value
     read = ReadHook(path)

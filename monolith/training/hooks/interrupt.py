@@ -13,6 +13,7 @@ Example:
 """
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 _DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
 # What a shell adds to the number of the signal that has ended a program.
 _SIGNAL_EXIT_CODE = 128
+# No signal has the number 0.
+_STOP = b"\0"
 
 
 class StopOnSignalHook(tf.compat.v1.train.SessionRunHook):
@@ -41,7 +44,7 @@ class StopOnSignalHook(tf.compat.v1.train.SessionRunHook):
         signals: The signals.
         only_default: Whether a signal is left alone that is ignored, as in a job of `nohup`, or
             that the program handles itself. The second one then ends the process at once, also
-            in the middle of a long save.
+            in the middle of a long save, or of a step that waits for its input.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class StopOnSignalHook(tf.compat.v1.train.SessionRunHook):
         self._previous: dict[signal.Signals, Any] = {}
         self._received: signal.Signals | None = None
         self._logged = False
+        self._watcher: _Watcher | None = None
 
     @property
     def received(self) -> signal.Signals | None:
@@ -67,6 +71,8 @@ class StopOnSignalHook(tf.compat.v1.train.SessionRunHook):
         for number in self._signals:
             if not self._only_default or signal.getsignal(number) in _DEFAULT_HANDLERS:
                 self._previous[number] = signal.signal(number, self._handle)
+        if self._only_default and self._previous and not _is_interactive():
+            self._watcher = _Watcher(tuple(self._previous))
 
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
@@ -95,6 +101,9 @@ class StopOnSignalHook(tf.compat.v1.train.SessionRunHook):
 
     def restore_handlers(self) -> None:
         """Puts the handlers back; for sessions that fail, whose hooks' `end` is not called."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.stop()
         while self._previous:
             number, handler = self._previous.popitem()
             # None is a handler that was not set from Python, which cannot be set again either.
@@ -111,6 +120,40 @@ class StopOnSignalHook(tf.compat.v1.train.SessionRunHook):
             return
         self.restore_handlers()
         signal.raise_signal(number)
+
+
+class _Watcher:
+    """Ends the process at the second signal if Python has not come to handle the first.
+
+    It does so between two ops only, and an op may wait for a batch for hours.
+    """
+
+    def __init__(self, signals: Sequence[signal.Signals]) -> None:
+        self._signals = signals
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        previous = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        if previous != -1:
+            signal.set_wakeup_fd(previous)  # Somebody else, such as asyncio, wants to know.
+        self._is_set = previous == -1
+        self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Lets signals be; only in the main thread."""
+        if self._is_set:
+            signal.set_wakeup_fd(-1)
+        os.write(self._writer, _STOP)
+        self._thread.join()
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _watch(self) -> None:
+        count = 0
+        while (received := os.read(self._reader, 1)) not in (_STOP, b""):
+            count += received[0] in self._signals
+            if count == 2:
+                os._exit(_SIGNAL_EXIT_CODE + received[0])
 
 
 def end_as_told(number: signal.Signals) -> NoReturn:

@@ -88,6 +88,23 @@ def test_handlers_come_back_once(count):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_wakeups_of_others_stay_theirs(count):
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer)
+    try:
+        with v1.train.MonitoredSession(hooks=[StopOnSignalHook(only_default=True)]) as session:
+            signal.raise_signal(signal.SIGINT)
+            assert os.read(reader, 1) == bytes([signal.SIGINT])
+            session.run(count)
+            assert session.should_stop()
+        assert signal.set_wakeup_fd(before) == writer
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reader)
+        os.close(writer)
+
+
 @pytest.mark.parametrize(
     "handler", [signal.SIG_IGN, lambda number, frame: None], ids=["ignored", "handled"]
 )
@@ -164,6 +181,16 @@ class TestTraining:
         _, log = child.communicate(timeout=TIMEOUT_SEC)
         assert child.returncode == -signal.SIGINT, log
         assert not os.path.exists(tmp_path / "model" / "checkpoint")
+
+    def test_a_second_one_ends_a_step_that_waits_for_its_input(self, start):
+        child = start(task={"stall_at": 5})
+        time.sleep(1)  # Five steps of 0.05 seconds have passed.
+        child.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        assert child.poll() is None
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=TIMEOUT_SEC)
+        assert child.returncode == 143
 
     def test_a_program_that_handles_the_signal_itself(self, start):
         child = start(handled=signal.SIGTERM)

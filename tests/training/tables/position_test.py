@@ -160,10 +160,10 @@ class TestWhichInput:
         assert reading.train(model_dir, [str(path)], 5) == list(range(50, 55))
 
     def test_one_that_nobody_can_tell_from_others(self, model_dir, file, caplog):
-        reading.train(model_dir, [file], 5, python=True)
+        reading.train(model_dir, [file], 5, task={"python": True})
         assert not list(model_dir.glob("*/input_worker_0"))
         with caplog.at_level(logging.INFO):
-            assert reading.train(model_dir, [file], 5, python=True) == list(range(5))
+            assert reading.train(model_dir, [file], 5, task={"python": True}) == list(range(5))
         assert "its pipeline calls a Python function" in caplog.text
 
     def test_positions_of_earlier_versions_are_not_trusted(self, model_dir, file, caplog):
