@@ -132,7 +132,9 @@ class Estimator:
 
         Raises:
             ConfigError: Both limits are given, or the model does not fit its input.
+            KeyboardInterrupt: Ctrl-C has stopped the training, which is saved.
             OSError: TensorFlow executes eagerly.
+            SystemExit: SIGTERM has stopped the training, which is saved.
         """
         hooks = _check_hooks(hooks)
         if steps is not None and max_steps is not None:
