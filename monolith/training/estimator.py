@@ -121,6 +121,8 @@ class Estimator:
         """Trains until the input ends, for some steps, or until a hook asks to stop.
 
         With `only_feature_engineering` it writes the features of the whole input to files instead.
+        An input that an earlier call has not read to its end goes on where the last checkpoint was
+        saved; any other one starts at its beginning.
 
         Args:
             steps: How many steps to train.
