@@ -75,7 +75,7 @@ class ReadingTask(NativeTask):
             )
             column = FeatureColumnV1(slot, "feature")
             row = column.embedding_lookup(slot.add_feature_slice(2))
-            dense = v1.get_variable("dense", initializer=[0.0], use_resource=True)
+            dense = v1.Variable([0.0], name="dense", use_resource=True)
             if mode == ModeKeys.PREDICT:
                 return GraphSpec(mode, predictions={"row": row[:, 0]})
             rows = column.get_all_embeddings_concat()
