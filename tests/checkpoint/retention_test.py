@@ -132,6 +132,8 @@ class MaxToKeepTest(tf.test.TestCase):
             sorted(path.name for path in pathlib.Path(save_dir).glob("s1.data*")),
             ["s1.data-00000-of-00002", "s1.data-00001-of-00002"],
         )
+        # Two of data, an index and a meta graph; the manifest has another name.
+        self.assertLen(tf.io.gfile.glob(os.path.join(save_dir, "s1*")), 4)
 
     def testNoMaxToKeep(self):
         save_dir, save_dir2 = make_dir("no_max_to_keep"), make_dir("max_to_keep_0")

@@ -256,6 +256,23 @@ def test_occurrence_threshold(native, tmp_path):
     assert list((tmp_path / "model.ckpt-3.assets").glob("hash_filter_0-*"))
 
 
+def test_occurrence_threshold_of_a_model_that_had_none(native, tmp_path, caplog):
+    """The checkpoint has no filters: they start empty, and rows that are there learn on."""
+    params = FeatureTask.params().set(
+        slot_config={"slot_id": 2021}, ids=[[2021 << 48 | 1, 2021 << 48 | 1]]
+    )
+    train(params, tmp_path, use_native_multi_hash_table=native)
+    assert "hash filters start empty" not in caplog.text
+    params.slot_config = {"slot_id": 2021, "occurrence_threshold": 3}
+    training, estimator = train(params, tmp_path, use_native_multi_hash_table=native)
+    assert f"hash filters start empty: {tmp_path}/model.ckpt-1 has none" in caplog.text
+    assert estimator.get_variable_value("global_step") == 2
+    np.testing.assert_allclose(
+        predict(training, estimator), np.full([1, DIM], 2 * adagrad_steps([2.0, 2.0])), rtol=1e-5
+    )
+    assert list((tmp_path / "model.ckpt-2.assets").glob("hash_filter_0-*"))
+
+
 class ExpireTimeTask(native_task.NativeTask):
     """Two slots: rows of slot 1 expire at once, those of slot 2 after a day."""
 
