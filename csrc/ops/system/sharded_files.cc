@@ -57,6 +57,45 @@ absl::Status ListCandidates(tf::Env* env, const std::string& basename,
   return absl::OkStatus();
 }
 
+// A file compressed with Snappy is a row of blocks: four bytes with the length of what follows, the
+// most significant first, and in there how long it is when it is inflated, as a varint.
+constexpr std::uint64_t kBlockHeaderBytes = 4;
+constexpr std::uint64_t kMaxVarintBytes = 5;
+// Three bytes of a block become 64 at the most.
+constexpr std::uint64_t kMaxInflation = 22;
+
+// Checks the lengths of all blocks. TensorFlow's reader takes them as they are: for those of a
+// damaged file it asks for gigabytes, and ends the process if it does not get them.
+absl::Status CheckSnappyBlocks(const tf::RandomAccessFile& file, std::uint64_t file_bytes) {
+  for (std::uint64_t offset = 0; offset < file_bytes;) {
+    const std::uint64_t left = file_bytes - offset;
+    char bytes[kBlockHeaderBytes + kMaxVarintBytes] = {};
+    absl::string_view got;
+    const absl::Status status =
+        file.Read(offset, got, absl::MakeSpan(bytes, std::min<std::uint64_t>(sizeof(bytes), left)));
+    if (!status.ok() && !absl::IsOutOfRange(status)) return status;
+    std::uint64_t block_bytes = 0;
+    std::uint64_t inflated_bytes = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const auto byte = static_cast<unsigned char>(got[i]);
+      if (i < kBlockHeaderBytes) {
+        block_bytes = block_bytes << 8 | byte;
+        continue;
+      }
+      inflated_bytes |= std::uint64_t{byte & 0x7Fu} << (7 * (i - kBlockHeaderBytes));
+      if (byte < 0x80) break;
+    }
+    if (left <= kBlockHeaderBytes || block_bytes == 0 || block_bytes > left - kBlockHeaderBytes ||
+        inflated_bytes > kMaxInflation * block_bytes) {
+      return absl::DataLossError(absl::StrCat(
+          "corrupted block at ", offset, ": it is said to have ", block_bytes, " bytes, and ",
+          inflated_bytes, " when it is inflated, and the file has ", left, " from there on"));
+    }
+    offset += kBlockHeaderBytes + block_bytes;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status NameFile(const absl::Status& status, const std::string& name) {
   if (status.ok() || absl::StrContains(status.message(), name)) return status;
   return absl::Status(status.code(), absl::StrCat(status.message(), " (file ", name, ")"));
@@ -214,6 +253,9 @@ absl::Status RecordSource::Open(tf::Env* env, const std::string& name,
     (*source)->hints_ = std::make_unique<PageCacheHints>(name);
     return NameFile(env->GetFileSize(name, &(*source)->file_bytes_), name);
   }
+  status = env->GetFileSize(name, &(*source)->file_bytes_);
+  if (status.ok()) status = CheckSnappyBlocks(*(*source)->file_, (*source)->file_bytes_);
+  if (!status.ok()) return NameFile(status, name);
   auto options = tf::io::RecordReaderOptions::CreateRecordReaderOptions(compression);
   options.buffer_size = kCompressedReadBytes;
   (*source)->reader_ =

@@ -114,7 +114,7 @@ class SaveOp final : public FileOp {
     std::int64_t num_shards = 0;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("nshards", &num_shards));
     OP_REQUIRES(
-        ctx, num_shards >= -1 && num_shards <= std::numeric_limits<int>::max(),
+        ctx, (num_shards == -1 || num_shards > 0) && num_shards <= std::numeric_limits<int>::max(),
         absl::InvalidArgumentError(absl::StrCat(
             "nshards must be a positive number, or -1 to choose by size; got ", num_shards)));
     options_.num_shards = static_cast<int>(num_shards);

@@ -42,6 +42,14 @@ def to_floats(values: TensorLike) -> tf.Tensor:
 def to_sizes(sizes: TensorLike) -> tf.Tensor:
     """Returns sizes or offsets as int32."""
     _check_kind("sizes", sizes, "iu", "integers")
+    # TensorFlow checks everything but NumPy's arrays, of which it cuts off what is too much.
+    if isinstance(sizes, np.ndarray | np.generic) and sizes.size > 0:
+        largest = np.iinfo(np.int32).max
+        if int(sizes.max()) > largest or int(sizes.min()) < -largest - 1:
+            raise ValueError(
+                f"`sizes` must hold numbers of 32 bits, got a NumPy array with {sizes.min()} to "
+                f"{sizes.max()}."
+            )
     return tf.convert_to_tensor(sizes, tf.int32)
 
 

@@ -156,16 +156,30 @@ class _Watcher:
                 os._exit(_SIGNAL_EXIT_CODE + received[0])
 
 
+class TrainingInterrupted(KeyboardInterrupt, SystemExit):
+    """Ctrl-C has stopped a training, and all is saved.
+
+    It can be caught as what it is, a `KeyboardInterrupt`. Where nobody does, the program ends with
+    the exit code of one, 130, and without a traceback: nothing has gone wrong.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("Ctrl-C has stopped the training; it is saved.")
+        self.code = _SIGNAL_EXIT_CODE + signal.SIGINT
+
+
 def end_as_told(number: signal.Signals) -> NoReturn:
     """Ends the program as the signal would have done without a hook, but in order.
 
     Raises:
-        KeyboardInterrupt: It was Ctrl-C.
+        KeyboardInterrupt: It was Ctrl-C; a `TrainingInterrupted`, except in a shell or a notebook.
         SystemExit: It was another one, with the exit code that a shell shows for it.
     """
-    if number == signal.SIGINT:
+    if number != signal.SIGINT:
+        raise SystemExit(_SIGNAL_EXIT_CODE + number)
+    if _is_interactive():
         raise KeyboardInterrupt
-    raise SystemExit(_SIGNAL_EXIT_CODE + number)
+    raise TrainingInterrupted
 
 
 def _is_interactive() -> bool:

@@ -82,6 +82,22 @@ ALLOWED = {
 }
 
 
+# The first block of a snapshot is said to have 4 GB, when it is inflated or already before.
+DAMAGED_BLOCKS = """
+import pathlib
+table = ops.monolith_multi_hash_table_assign(make_set(2), [1], [0, 1], zeros([2]), time)
+ops.monolith_multi_hash_table_save(table, "rows")
+for file in pathlib.Path().glob("rows-*"):
+    content = file.read_bytes()
+    file.write_bytes(content[:{begin}] + {bytes} + content[{begin} + len({bytes}):])
+ops.monolith_multi_hash_table_restore(make_set(2), "rows")
+"""
+BLOCKS = {
+    "a_block_of_gigabytes": DAMAGED_BLOCKS.format(begin=0, bytes=b"\xff" * 4),
+    "a_block_that_becomes_gigabytes": DAMAGED_BLOCKS.format(begin=4, bytes=b"\xff" * 4 + b"\x0f"),
+    "an_empty_block": DAMAGED_BLOCKS.format(begin=0, bytes=bytes(4)),
+}
+
 # Rows of one table, of which the meta files are gone, for a set that has none.
 NOT_FOUND = """
 import pathlib
@@ -96,7 +112,8 @@ ops.monolith_hash_table_restore(make_set(), "rows")
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, hostile.Outcome]:
     cases = {name: f"{SET_UP}\n{code}" for name, (code, _) in {**REFUSED, **ALLOWED}.items()}
-    return hostile.run_cases({**cases, "not_found": SET_UP + NOT_FOUND})
+    blocks = {name: SET_UP + code for name, code in BLOCKS.items()}
+    return hostile.run_cases({**cases, **blocks, "not_found": SET_UP + NOT_FOUND})
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -113,3 +130,10 @@ def test_is_done(outcomes, name):
 def test_rows_without_meta_files_are_not_restored_into_no_tables(outcomes):
     assert outcomes["not_found"].kind == "NotFoundError", outcomes["not_found"]
     assert "There is no valid sharded files for rows.meta" in outcomes["not_found"].message
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_damaged_block_is_named(outcomes, name):
+    assert outcomes[name].kind == "DataLossError", outcomes[name]
+    assert "corrupted block at 0" in outcomes[name].message
+    assert "rows-00000-of-00001" in outcomes[name].message

@@ -52,3 +52,9 @@ def test_steps_and_times():
         assert int(tensor) == 3
     assert int(inputs.to_seconds(None)) == 0
     assert inputs.to_seconds(5).dtype == tf.int64
+
+
+@pytest.mark.parametrize("size", [2**31, 2**32, -(2**31) - 1])
+def test_numpy_sizes_beyond_32_bits_are_refused(size):
+    with pytest.raises(ValueError, match="`sizes` must hold numbers of 32 bits"):
+        inputs.to_sizes(np.array([1, size]))

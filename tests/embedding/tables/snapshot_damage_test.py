@@ -277,7 +277,7 @@ class TestSaveErrors:
         with pytest.raises(tf.errors.InvalidArgumentError, match="`basename` is empty"):
             make_table().restore("")
 
-    @pytest.mark.parametrize("nshards", [-2, 100000])
+    @pytest.mark.parametrize("nshards", [-2, 0, 100000])
     def test_number_of_files_out_of_range(self, make_table, tmp_path, nshards):
         with pytest.raises(tf.errors.InvalidArgumentError, match="nshards must be"):
             make_table(saver_parallel=nshards).save(str(tmp_path / "t"))

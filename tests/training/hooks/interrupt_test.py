@@ -159,14 +159,14 @@ class TestTraining:
 
     @pytest.mark.parametrize(
         ("number", "code"),
-        [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, -signal.SIGINT)],
+        [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 128 + signal.SIGINT)],
     )
     def test_is_saved_and_goes_on(self, start, tmp_path, number, code):
         child = start()
         child.send_signal(number)
         _, log = child.communicate(timeout=TIMEOUT_SEC)
         assert child.returncode == code, log
-        assert ("Traceback" in log) == (number == signal.SIGINT)
+        assert "Traceback" not in log
         step = self.goes_on(tmp_path)
         line = f"{number.name}: training has stopped at step {step}, which is saved in "
         assert log.count(line) == 1, log
