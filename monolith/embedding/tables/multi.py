@@ -270,8 +270,8 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable, registry.Tab
         return self._shared_name
 
     @property
-    def config(self) -> registry.TableConfig:
-        return registry.TableConfig(
+    def config(self) -> registry.TableTraits:
+        return registry.TableTraits(
             table_names=tuple(self._table_names),
             dims=tuple(self._dims),
             expire_times=b"",

@@ -60,7 +60,7 @@ MULTI_FORMAT = SnapshotFormat(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TableConfig:
+class TableTraits:
     """What those who know a table from the registry have to know of it.
 
     Attributes:
@@ -115,7 +115,7 @@ class Table(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def config(self) -> TableConfig:
+    def config(self) -> TableTraits:
         """What the registry tells about it."""
 
     @property
@@ -187,7 +187,7 @@ class Entry:
     table: Table
     handle: tf.Tensor
     name: str
-    config: TableConfig
+    config: TableTraits
     shard: TableShard
 
     @property

@@ -188,8 +188,8 @@ class HashTable(BaseHashTable, registry.Table):
         return self._shared_name
 
     @property
-    def config(self) -> registry.TableConfig:
-        return registry.TableConfig(
+    def config(self) -> registry.TableTraits:
+        return registry.TableTraits(
             table_names=(self.name,),
             dims=(self._dim_size,),
             expire_times=self._slot_expire_time_config,

@@ -24,7 +24,7 @@ def test_both_kinds_tell_the_same_of_themselves():
     items = make_multi("items", movie=1, book=2)
     first, second = registry.get_tables()
     assert (first.table, first.handle, first.name) == (user, user.table, "MonolithHashTable_user")
-    assert first.config == registry.TableConfig(
+    assert first.config == registry.TableTraits(
         table_names=("MonolithHashTable_user",),
         dims=(3,),
         expire_times=embedding_hash_table_pb2.SlotExpireTimeConfig(
