@@ -15,8 +15,9 @@ Example:
     ...         trained = [int(session.run(number)) for _ in range(3)]
     ...         with hook.held():
     ...             ahead = hook.read(session.raw_session())
-    ...         trained, int(ahead[0][0]), int(session.run(number))
-    ([0, 1, 2], 3, 3)
+    ...         ahead_of_training = [int(batch[0]) for batch in ahead]
+    ...         trained, ahead_of_training == [3, 4, 5][: len(ahead)], int(session.run(number))
+    ([0, 1, 2], True, 3)
 """
 
 import contextlib

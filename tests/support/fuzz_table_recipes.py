@@ -234,6 +234,11 @@ def _reinitialize(rng):
     return {"mtable": Handle("set"), "table_name": name, "id": ints(some_ids(rng, some(rng)))}, {}
 
 
+@recipe("MonolithMultiHashTableEvict")
+def _evict_all(rng):
+    return {"mtable": _some_set(rng)[0], "max_update_time": some_time(rng)}, {}
+
+
 @recipe("MonolithMultiHashTableSize")
 def _set_size(rng):
     return {"mtable": _some_set(rng)[0]}, {}
