@@ -33,7 +33,10 @@ _restored: "weakref.WeakKeyDictionary[tf.compat.v1.Session, str]" = weakref.Weak
 
 
 def note_restored(session: tf.compat.v1.Session, prefix: str) -> None:
-    """Says from which full checkpoint a session's variables were restored; called by the saver."""
+    """Says from which full checkpoint a session's variables were restored.
+
+    Called by the saver, which has compared all files of the checkpoint with its manifest.
+    """
     _restored[session] = prefix
 
 
@@ -131,7 +134,6 @@ def _choose(session: tf.compat.v1.Session, model_dir: str) -> str | None:
     is_elsewhere = os.path.dirname(prefix) != model_dir
     if is_elsewhere and not tf.io.gfile.isdir(SaveHelper.get_ckpt_asset_dir(prefix)):
         return _find_latest(model_dir)
-    manifest.verify_assets(prefix)
     return prefix
 
 
