@@ -19,8 +19,10 @@ for _op in (
     "MonolithHashTableEvict",
     "MonolithHashTableFusedLookup",
     "MonolithHashTableFusedOptimize",
+    "MonolithHashTableLookupBagsGradient",
     "MonolithHashTableLookupEntry",
     "MonolithHashTableOptimize",
+    "MonolithHashTableOptimizeBags",
     "MonolithHashTableRestore",
     "MonolithHashTableSave",
     "MonolithHashTableSaveAsTensor",
@@ -37,8 +39,10 @@ for _op in (
     "MonolithMultiHashTableRestore",
     "MonolithMultiHashTableSave",
     "MonolithMultiHashTableSize",
+    "MonolithMultiHashTableStats",
     "MonolithTableGatherTouched",
     "ReadMonolithMultiHashTable",
+    "TfServingRemotePredict",
 ):
     tf.no_gradient(_op)
 
@@ -50,6 +54,18 @@ def _hash_table_lookup_gradient(
     """The gradient by the handle is what `HashTable.apply_gradients` takes: ids and their rows."""
     ids = tf.reshape(op.inputs[1], [-1])
     return tf.IndexedSlices(values=rows_gradient, indices=ids), None
+
+
+@tf.RegisterGradient("MonolithHashTableLookupBags")
+def _hash_table_lookup_bags_gradient(
+    op: tf.Operation, bags_gradient: tf.Tensor
+) -> tuple[tf.IndexedSlices, None, None]:
+    """As that of the lookup: every id of a bag has the bag's gradient, by its part in it."""
+    _, ids, row_splits = op.inputs
+    by_rows = ops.monolith_hash_table_lookup_bags_gradient(
+        ids, row_splits, bags_gradient, combiner=op.get_attr("combiner")
+    )
+    return tf.IndexedSlices(values=by_rows, indices=tf.reshape(ids, [-1])), None, None
 
 
 @tf.RegisterGradient("MonolithTensorsTimestamp")

@@ -24,7 +24,9 @@ from monolith import native
 
 _LIBRARY = "libmonolith_ops.so"
 _BUILT_FOR = "built_for.txt"
-_REBUILD = "`make native` in a checkout, or `pip install --force-reinstall --no-deps monolith`"
+_REBUILD = (
+    "`make native` in a checkout, or `pip install --force-reinstall --no-deps monolith-recsys`"
+)
 
 
 def _find_library() -> pathlib.Path:

@@ -104,6 +104,13 @@ class TestEntryDumpBytes:
         dump = optimizer_pb2.SingleOptimizerDump(**{member: fields})
         assert_wire(dump, hex_bytes)
 
+    def test_threshold_of_a_table(self):
+        config = embedding_hash_table_pb2.EmbeddingHashTableConfig(occurrence_threshold=2)
+        assert_wire(config, "a00602")
+        assert not embedding_hash_table_pb2.EmbeddingHashTableConfig().HasField(
+            "occurrence_threshold"
+        )
+
     def test_table_metadata(self):
         metadata = embedding_hash_table_pb2.MultiHashTableMetadata(
             table_name="slot0", num_entries=2
@@ -250,6 +257,7 @@ def make_numbers(message):
                 "enable_feature_eviction": 7,
                 "feature_evict_every_n_hours": 8,
                 "skip_zero_embedding": 10,
+                "occurrence_threshold": 100,
             },
         ),
         (

@@ -76,6 +76,7 @@ def _what_is_known(rng: random.Random, tensor: Value) -> Any:
     return "nothing" if how == "some" else how
 
 
+_ODD_TYPES = ["float32", "int64", "string", "resource", "variant"]
 _ODD_STATIC_SHAPES: list[list[int | None]] = [
     *([size] for size in (None, 0, 1, 3, 2**31, 2**62)),
     *([rows, columns] for rows in (None, 0, 2, 2**62) for columns in (None, 2, 3, 2**62)),
@@ -200,7 +201,7 @@ class _Planner:
                 return odd_config(rng, now)
             return rng.choice(values.ODD_BYTES)
         if attr.type == "type":
-            return rng.choice(["float32", "int64", "string", "resource", "variant"])
+            return rng.choice(_ODD_TYPES)
         if attr.type == "shape":
             return rng.choice([None, [], *values.ODD_SHAPES, *_ODD_STATIC_SHAPES])
         if attr.type.startswith("list("):
@@ -212,6 +213,7 @@ class _Planner:
         make = {
             "int": lambda: rng.choice(values.ODD_INTS),
             "bool": lambda: rng.random() < 0.5,
+            "type": lambda: rng.choice(_ODD_TYPES),
             "shape": lambda: rng.choice([None, [], *_ODD_STATIC_SHAPES, *values.ODD_SHAPES]),
         }[kind]
         how = rng.randrange(5)

@@ -393,3 +393,17 @@ def _append_dump(rng):
 @recipe("MonolithWritableFileClose")
 def _close(rng):
     return {"handle": Handle(rng.choice(["file", "closed_file"]))}, {}
+
+
+# Calls of other servers, of which there are none.
+
+
+@recipe("TfServingRemotePredict")
+def _remote_predict(rng):
+    inputs = [ints([1, 2]), floats(rng, 2, 3), strings(b"a")][: rng.randrange(1, 4)]
+    types = ["float32", "int64", "string"][: rng.randrange(1, 4)]
+    return {
+        "input_tensor_aliases": strings(*(b"in" for _ in inputs)),
+        "input_tensors": inputs,
+        "output_tensor_aliases": strings(*(b"out" for _ in types)),
+    }, {"output_types": types, "fail_op_on_rpc_error": rng.random() < 0.1}

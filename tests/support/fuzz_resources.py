@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from monolith.embedding import entry
-from monolith.native import ops
+from monolith.native import ops, remote_predict
 from monolith.proto import embedding_hash_table_pb2 as pb
 
 # What recipes know of the tables: one of two segments, and a set of two tables of one segment each.
@@ -73,6 +73,8 @@ class Resources:
         self._names = 0
         self._made: list[tf.Tensor] = []
         self._save_good_snapshots()
+        # Who calls other servers is told that they do not like the request.
+        remote_predict.set_sender(lambda call: call.fail(3, "not this", default_value=0.0))
 
     def name(self, prefix: str = "fuzz") -> str:
         self._names += 1

@@ -83,11 +83,14 @@ def _key_set_steal(rng):
 def _table(rng):
     config = resources.table_config((rng.randrange(1, 4), rng.randrange(1, 4)))
     config.initial_capacity = rng.choice([1, 100])
+    if rng.random() < 0.5:
+        config.occurrence_threshold = rng.choice([0, 1, 15, 16, 2**32 - 1])
     inputs = {
         "filter_handle": Handle(rng.choice(resources.FILTERS)),
         "sync_client_handle": Handle("sync_client"),
     }
-    return inputs, {"config": config.SerializeToString(), "shared_name": ""}
+    attrs = {"shared_name": "", "counted_as": rng.choice(["", "other", "nul\0"])}
+    return inputs, {"config": config.SerializeToString(), **attrs}
 
 
 @recipe("CreateMonolithMultiHashTable")
@@ -113,6 +116,46 @@ def _one_table(rng: random.Random) -> Handle:
 def _lookup(rng):
     inputs = {"table_handle": _one_table(rng), "ids": ints(some_ids(rng, some(rng)))}
     return inputs, {"dim_size": resources.TABLE_DIM, "use_multi_threads": rng.random() < 0.5}
+
+
+def _bags(rng: random.Random) -> tuple[int, int, Value]:
+    """Returns numbers of ids and of bags, and the splits."""
+    lengths = [rng.randrange(4) for _ in range(some(rng))]
+    splits = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+    return splits[-1], len(lengths), ints(splits)
+
+
+COMBINERS = ["sum", "mean", "sqrtn"]
+
+
+@recipe("MonolithHashTableLookupBags")
+def _lookup_bags(rng):
+    n, _, splits = _bags(rng)
+    inputs = {"table_handle": _one_table(rng), "ids": ints(some_ids(rng, n)), "row_splits": splits}
+    return inputs, {"dim_size": resources.TABLE_DIM, "combiner": rng.choice(COMBINERS)}
+
+
+@recipe("MonolithHashTableLookupBagsGradient")
+def _lookup_bags_gradient(rng):
+    n, bags, splits = _bags(rng)
+    gradient = floats(rng, bags, rng.randrange(4))
+    inputs = {"ids": ints(some_ids(rng, n)), "row_splits": splits, "gradient": gradient}
+    return inputs, {"combiner": rng.choice(COMBINERS)}
+
+
+@recipe("MonolithHashTableOptimizeBags")
+def _optimize_bags(rng):
+    n, bags, splits = _bags(rng)
+    inputs = {
+        "table_handle": _one_table(rng),
+        "ids": ints(some_ids(rng, n)),
+        "row_splits": splits,
+        "gradient": floats(rng, bags, resources.TABLE_DIM),
+        "learning_rate_tensor": floats(rng, len(resources.TABLE_SEGMENTS)),
+        "req_time": some_time(rng),
+        "global_step": scalar(3),
+    }
+    return inputs, {"combiner": rng.choice(COMBINERS)}
 
 
 @recipe("MonolithHashTableLookupEntry")
@@ -244,6 +287,11 @@ def _set_size(rng):
     return {"mtable": _some_set(rng)[0]}, {}
 
 
+@recipe("MonolithMultiHashTableStats")
+def _set_stats(rng):
+    return {"mtable": Handle(rng.choice(resources.TABLES))}, {}
+
+
 @recipe("MonolithMultiHashTableSave")
 def _set_save(rng):
     return {"mtable": _some_set(rng)[0], "basename": Path("new")}, {
@@ -354,3 +402,9 @@ def _restore_layers(rng):
         "basenames": Paths(names),
         "layers": ints(list(range(len(names)))),
     }, attrs
+
+
+@recipe("MonolithTableRestoreChanged")
+def _restore_changed(rng):
+    inputs, attrs = _restore_layers(rng)
+    return {**inputs, "start_anew": strings(), "keep_values": strings()}, attrs

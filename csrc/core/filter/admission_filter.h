@@ -16,4 +16,14 @@ class AdmissionFilter {
   virtual bool Admit(std::int64_t id, std::uint32_t count) = 0;
 };
 
+// A filter that many tables share. It has a threshold for each slot of ids; who has a threshold of
+// its own may bring it.
+class SharedFilter : public AdmissionFilter {
+ public:
+  // The same with this threshold in place of that of the id's slot.
+  virtual bool AdmitFrom(std::uint32_t threshold, std::int64_t id, std::uint32_t count) = 0;
+  // The greatest threshold that it can keep to; 0 if it cannot hold an id back at all.
+  [[nodiscard]] virtual std::uint32_t max_threshold() const = 0;
+};
+
 }  // namespace monolith::core

@@ -8,9 +8,11 @@
 namespace monolith::core {
 
 // Stateless, hence thread-safe.
-class DummyFilter final : public AdmissionFilter {
+class DummyFilter final : public SharedFilter {
  public:
   bool Admit(std::int64_t, std::uint32_t) override { return true; }
+  bool AdmitFrom(std::uint32_t, std::int64_t, std::uint32_t) override { return true; }
+  [[nodiscard]] std::uint32_t max_threshold() const override { return 0; }
 };
 
 }  // namespace monolith::core

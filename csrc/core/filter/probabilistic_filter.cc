@@ -23,7 +23,10 @@ ProbabilisticFilter::ProbabilisticFilter(const SlotThresholds& thresholds, bool 
     : thresholds_(thresholds), equal_probability_(equal_probability), random_(std::move(random)) {}
 
 bool ProbabilisticFilter::Admit(std::int64_t id, std::uint32_t count) {
-  const std::uint32_t threshold = thresholds_.threshold(id);
+  return AdmitFrom(thresholds_.threshold(id), id, count);
+}
+
+bool ProbabilisticFilter::AdmitFrom(std::uint32_t threshold, std::int64_t, std::uint32_t count) {
   if (threshold == 0) return true;
   const std::uint64_t draw = random_();
   if (!equal_probability_) return draw * threshold < kMaxRandom * count;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 
 #include "core/filter/admission_filter.h"
 #include "core/table/table_config.h"
@@ -14,8 +15,8 @@ namespace monolith::core {
 
 // Keeps nothing per id and has nothing to save.
 //
-// Every occurrence is a draw. With `t` the threshold of the id's slot, an id seen `count` times in
-// one call is admitted with probability
+// Every occurrence is a draw. With `t` the threshold of the id's slot, or of who asks, an id seen
+// `count` times in one call is admitted with probability
 //   count / t                 by default (t occurrences in one call admit it for sure), or
 //   1 - (1 - p)^count         with `equal_probability`, where p = 1 - 0.05^(1/t): after t
 //   occurrences
@@ -23,12 +24,16 @@ namespace monolith::core {
 // A threshold of 0 admits at once.
 //
 // Thread-safe if `random` is; the default is, and shares nothing between threads.
-class ProbabilisticFilter final : public AdmissionFilter {
+class ProbabilisticFilter final : public SharedFilter {
  public:
   ProbabilisticFilter(const SlotThresholds& thresholds, bool equal_probability,
                       std::function<std::uint32_t()> random = ThreadRandom32);
 
   bool Admit(std::int64_t id, std::uint32_t count) override;
+  bool AdmitFrom(std::uint32_t threshold, std::int64_t id, std::uint32_t count) override;
+  [[nodiscard]] std::uint32_t max_threshold() const override {
+    return std::numeric_limits<std::uint32_t>::max();
+  }
 
  private:
   const SlotThresholds thresholds_;

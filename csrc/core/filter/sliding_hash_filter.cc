@@ -36,8 +36,11 @@ SlidingHashFilter::Splits SlidingHashFilter::MakeSplits() const {
 }
 
 bool SlidingHashFilter::Admit(std::int64_t id, std::uint32_t count) {
-  const std::uint32_t threshold = std::min(thresholds_.threshold(id), Split::kMaxCount);
-  return threshold == 0 || Add(id, count) >= threshold;
+  return AdmitFrom(thresholds_.threshold(id), id, count);
+}
+
+bool SlidingHashFilter::AdmitFrom(std::uint32_t threshold, std::int64_t id, std::uint32_t count) {
+  return threshold == 0 || Add(id, count) >= std::min(threshold, Split::kMaxCount);
 }
 
 std::uint32_t SlidingHashFilter::Add(std::int64_t id, std::uint32_t n) {

@@ -30,7 +30,7 @@ namespace monolith::core {
 // pass for the stripes around that position guards its cells in all of them; threads with ids at
 // other positions are not in the way. Only moving the head and putting a restored state in place
 // run alone.
-class SlidingHashFilter final : public AdmissionFilter {
+class SlidingHashFilter final : public SharedFilter {
  public:
   using Split = HashFilter<std::uint16_t>;
 
@@ -48,6 +48,8 @@ class SlidingHashFilter final : public AdmissionFilter {
   // True from the (threshold + 1)-th occurrence of the id on. Ids with threshold 0 are admitted
   // without being counted. Counts end at 15, and so do thresholds: a greater one works as 15.
   bool Admit(std::int64_t id, std::uint32_t count) override;
+  bool AdmitFrom(std::uint32_t threshold, std::int64_t id, std::uint32_t count) override;
+  [[nodiscard]] std::uint32_t max_threshold() const override { return Split::kMaxCount; }
 
   // Adds `n` occurrences and returns the count before, at most 15; 15 also when there is no cell
   // for the id, so that an overfull filter lets ids pass rather than shut them out.

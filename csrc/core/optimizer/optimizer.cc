@@ -8,7 +8,7 @@
 namespace monolith::core {
 namespace {
 
-struct Maker {
+struct OptimizerMaker {
   const OptimizerConfig& config;
   std::size_t dim;
 
@@ -71,7 +71,7 @@ void Optimizer::AppendDump(const std::byte* state, std::string* optimizer_dump) 
 
 std::unique_ptr<Optimizer> MakeOptimizer(const OptimizerConfig& config, std::size_t dim) {
   if (dim == 0) throw std::invalid_argument("An optimizer needs a positive dim, got 0.");
-  std::unique_ptr<Optimizer> optimizer = std::visit(Maker{config, dim}, config.type);
+  std::unique_ptr<Optimizer> optimizer = std::visit(OptimizerMaker{config, dim}, config.type);
   if (config.stochastic_rounding_float16) optimizer = MakeStochasticRounding(std::move(optimizer));
   return optimizer;
 }

@@ -124,7 +124,7 @@ class OneBit final : public Compressor {
   std::size_t dim_;
 };
 
-struct Maker {
+struct CompressorMaker {
   const CompressorConfig& config;
   std::size_t dim;
 
@@ -172,7 +172,7 @@ void Validate(const OneBitConfig& config) {
 }
 
 std::unique_ptr<Compressor> MakeCompressor(const CompressorConfig& config, std::size_t dim) {
-  return std::visit(Maker{config, dim}, config.type);
+  return std::visit(CompressorMaker{config, dim}, config.type);
 }
 
 }  // namespace monolith::core

@@ -173,6 +173,14 @@ class TrainingEntryAccessor final : public EntryAccessor {
     }
   }
 
+  void RestoreValues(const EntryDumpView& dump, std::byte* row) const override {
+    RequireDim(dump, dim_);
+    dump.num.CopyTo(row);
+    for (const Segment& segment : segments_) {
+      segment.optimizer->InitState(row + segment.state_offset);
+    }
+  }
+
  private:
   // Apart from Optimize, to keep the scratch buffer off its stack.
   __attribute__((noinline)) static void OptimizeThroughRetriever(const Segment& segment,
@@ -280,6 +288,10 @@ class ServingEntryAccessor final : public EntryAccessor {
     dump.num.CopyTo(values.data());
     Init(row);  // For the padding.
     Assign(values.data(), row);
+  }
+
+  void RestoreValues(const EntryDumpView& dump, std::byte* row) const override {
+    Restore(dump, row);
   }
 
  private:

@@ -24,7 +24,7 @@ class EntryAccessor {
   [[nodiscard]] virtual std::size_t dim() const = 0;        // Floats that Read gives.
   // Learning rates that Optimize expects ("slice size").
   [[nodiscard]] virtual std::size_t num_segments() const = 0;
-  // True when Read is a plain copy of `dim` floats from the start of the row.
+  // True when Read and Assign are plain copies of `dim` floats, from and to the start of the row.
   [[nodiscard]] virtual bool values_are_raw() const = 0;
   // For the table's debug string.
   [[nodiscard]] virtual std::string DebugString() const = 0;
@@ -46,6 +46,8 @@ class EntryAccessor {
   // not match (dim, kind of optimizer, length of its state); the row has to be initialized again
   // then. Never allocates for rows of usual width.
   virtual void Restore(const EntryDumpView& dump, std::byte* row) const = 0;
+  // The same of the values alone: the optimizers start anew, whatever the dump holds of others.
+  virtual void RestoreValues(const EntryDumpView& dump, std::byte* row) const = 0;
 };
 
 // Throws std::invalid_argument if the config does not describe a row.

@@ -106,6 +106,11 @@ class Row {
     ASSERT_TRUE(ParseEntryDump(record, &view));
     accessor_->Restore(view, data());
   }
+  void RestoreValues(std::string_view record) {
+    EntryDumpView view;
+    ASSERT_TRUE(ParseEntryDump(record, &view));
+    accessor_->RestoreValues(view, data());
+  }
   std::string Bytes() { return {reinterpret_cast<char*>(data()), accessor_->row_bytes()}; }
 
  private:
@@ -387,7 +392,10 @@ class EveryOptimizer : public ::testing::TestWithParam<NamedOptimizer> {
   [[nodiscard]] EntryConfig Config(bool stochastic_rounding = false) const {
     OptimizerConfig optimizer = GetParam().config;
     optimizer.stochastic_rounding_float16 = stochastic_rounding;
-    // Between two others, so that offsets matter.
+    return ConfigOf(optimizer);
+  }
+  // The optimizer between two others, so that offsets matter.
+  [[nodiscard]] static EntryConfig ConfigOf(const OptimizerConfig& optimizer) {
     return Entry({TrainingSegment(AdagradFrom(0.5f), 2),
                   TrainingSegment(optimizer, static_cast<std::int32_t>(GetParam().dim)),
                   TrainingSegment(AdagradFrom(0.25f), 1)});
@@ -463,6 +471,18 @@ TEST_P(EveryOptimizer, RefusesTheDumpsOfOthers) {
   }
 }
 
+TEST_P(EveryOptimizer, TheValuesOfOthersAreTakenWithAFreshState) {
+  for (const NamedOptimizer& other : AllOptimizers()) {
+    if (other.dim != GetParam().dim) continue;
+    Row source(ConfigOf(other.config)), row(Config()), expected(Config());
+    Train(&source, 1, 1000, 3);
+    Train(&row, 2, 1000, 3);  // A row that was there loses its state.
+    row.RestoreValues(source.Dump(1, 0));
+    expected.Assign(source.Read());
+    EXPECT_EQ(row.Bytes(), expected.Bytes()) << other.name;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Optimizers, EveryOptimizer, ::testing::ValuesIn(AllOptimizers()),
                          [](const auto& info) { return info.param.name; });
 
@@ -506,6 +526,9 @@ TEST(ServingEntry, RestoresTheDumpOfATrainingRow) {
   training.Assign({0.5f, 0.1f});
   Row serving(Serving({ServingSegment(Fp16Config(), 2)}));
   serving.Restore(training.Dump(5, 100));
+  EXPECT_EQ(serving.Read(), (Floats{0.5f, 1638.0f / 16384.0f}));
+  serving.Assign({0.0f, 0.0f});
+  serving.RestoreValues(training.Dump(5, 100));
   EXPECT_EQ(serving.Read(), (Floats{0.5f, 1638.0f / 16384.0f}));
   serving.Restore(FromHex("1208 0000803f0000803f"));  // Without optimizer, packed.
   EXPECT_EQ(serving.Read(), (Floats{1.0f, 1.0f}));

@@ -44,7 +44,7 @@ class RandomUniform final : public Initializer {
   std::size_t dim_;
 };
 
-struct Maker {
+struct InitializerMaker {
   const InitializerConfig& config;
   std::size_t dim;
 
@@ -78,7 +78,7 @@ struct Maker {
 }  // namespace
 
 std::unique_ptr<Initializer> MakeInitializer(const InitializerConfig& config, std::size_t dim) {
-  return std::visit(Maker{config, dim}, config.type);
+  return std::visit(InitializerMaker{config, dim}, config.type);
 }
 
 }  // namespace monolith::core

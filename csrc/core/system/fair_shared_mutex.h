@@ -17,6 +17,8 @@ namespace monolith::core {
 class FairSharedMutex {
  public:
   void lock() {
+    // The usual case: nobody is inside, and nobody waits.
+    if (!writer_waits_.load(std::memory_order_relaxed) && mutex_.try_lock()) return;
     const std::lock_guard<std::mutex> first_in_line(line_);
     writer_waits_.store(true, std::memory_order_relaxed);
     mutex_.lock();

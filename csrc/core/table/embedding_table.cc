@@ -17,11 +17,10 @@ namespace {
 constexpr std::uint64_t kMaxReservedRows = std::uint64_t{1} << 24;
 
 // Rows are a few cache lines at most, where calling memcpy costs more than the copy.
-inline void CopyFloats(const std::byte* from, std::size_t n, float* to) {
-  const auto* source = reinterpret_cast<const float*>(from);
+inline void CopyFloats(const float* from, std::size_t n, float* to) {
   std::size_t i = 0;
-  for (; i + 4 <= n; i += 4) std::memcpy(to + i, source + i, 4 * sizeof(float));
-  for (; i < n; ++i) to[i] = source[i];
+  for (; i + 4 <= n; i += 4) std::memcpy(to + i, from + i, 4 * sizeof(float));
+  for (; i < n; ++i) to[i] = from[i];
 }
 
 __attribute__((noinline)) RowSummer& SummerOfThisThread() {
@@ -82,6 +81,11 @@ class PendingSteps {
 
 std::uint32_t CountAt(const WriteOptions& options, std::size_t position) {
   return options.counts == nullptr ? 1 : options.counts[position];
+}
+
+// The row of the gradients that belongs to an id.
+std::size_t GradientOf(const WriteOptions& options, std::size_t position) {
+  return options.gradient_of == nullptr ? position : options.gradient_of[position];
 }
 
 }  // namespace
@@ -197,7 +201,7 @@ std::size_t EmbeddingTable::Lookup(const std::int64_t* ids, std::size_t n, float
                             std::fill_n(to, dim_, 0.0f);
                             misses.fetch_add(1, std::memory_order_relaxed);
                           } else if (raw) {
-                            CopyFloats(row.data(), dim_, to);
+                            CopyFloats(reinterpret_cast<const float*>(row.data()), dim_, to);
                           } else {
                             accessor_->Read(row.data(), to);
                           }
@@ -224,8 +228,12 @@ void EmbeddingTable::Write(const std::int64_t* ids, std::size_t n, const WriteOp
 inline bool EmbeddingTable::MakeIfAbsent(Stripe& stripe, std::uint64_t hash, std::uint32_t count,
                                          AdmissionFilter* filter, FoundRow* row) {
   if (row->header != nullptr) return true;
-  if (filter != nullptr && !filter->Admit(IdOfHash(hash), count)) return false;
+  if (filter != nullptr && !filter->Admit(IdOfHash(hash), count)) {
+    ++stripe.held_back;
+    return false;
+  }
   row->header = rows_.Header(Make(stripe, hash));
+  ++stripe.admitted;
   accessor_->Init(row->data());
   return true;
 }
@@ -233,8 +241,14 @@ inline bool EmbeddingTable::MakeIfAbsent(Stripe& stripe, std::uint64_t hash, std
 void EmbeddingTable::Assign(const std::int64_t* ids, std::size_t n, const float* rows,
                             const WriteOptions& options) {
   if (!config_.skip_zero_embedding) {
+    const bool raw = accessor_->values_are_raw();
     Write(ids, n, options, [&](std::size_t position, std::byte* row) {
-      accessor_->Assign(rows + position * dim_, row);
+      const float* values = rows + position * dim_;
+      if (raw) {
+        CopyFloats(values, dim_, reinterpret_cast<float*>(row));
+      } else {
+        accessor_->Assign(values, row);
+      }
     });
     return;
   }
@@ -275,7 +289,7 @@ void EmbeddingTable::Optimize(const std::int64_t* ids, std::size_t n, const floa
                 const std::size_t position = first_position + in_slice;
                 const std::uint32_t count = CountAt(options, position);
                 if (!MakeIfAbsent(stripe, hash, count, options.filter, &row)) return;
-                steps.Add(row.header, grads + position * dim_);
+                steps.Add(row.header, grads + GradientOf(options, position) * dim_);
               });
         });
       });
@@ -285,6 +299,32 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
                                     const float* learning_rates, std::int64_t global_step,
                                     const WriteOptions& options) {
   RaiseMaxUpdateTime(options.update_time_sec);
+  if (n == 0) return;
+  // `stripes` are those of the ids that `sums` has.
+  const auto step = [&](const RowSummer& sums, StripeSet stripes) {
+    const LockedStripes<ForWriting> lock(stripes_, stripes);
+    PendingSteps steps(*accessor_, learning_rates, global_step, options.update_time_sec);
+    steps.TakeStepsOf([&] {
+      WalkIds<ForWriting>(Summed{sums}, 0, sums.size(),
+                          [&](Stripe& stripe, std::uint64_t hash, std::size_t i, FoundRow row) {
+                            if (!MakeIfAbsent(stripe, hash, sums.count(i), options.filter, &row))
+                              return;
+                            steps.Add(row.header, sums.row(i));
+                          });
+    });
+  };
+  if (n <= kFewIds) {
+    RowSummer& sums = SummerOfThisThread();
+    sums.Reset(n, dim_);
+    StripeSet stripes;
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::uint64_t hash = HashId(ids[i]);
+      sums.Add(hash, grads + GradientOf(options, i) * dim_);
+      stripes.Add(StripeOf(hash));
+    }
+    step(sums, stripes);
+    return;
+  }
   Batch& batch = BatchOfThisThread(0);
   // Equal ids are in the same stripe, so each thread sums what it will need.
   const auto update = [&](std::size_t first_stripe, std::size_t last_stripe) {
@@ -296,19 +336,10 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
     constexpr std::size_t kAhead = 8;
     for (std::size_t i = first; i < end; ++i) {
       const std::size_t soon = std::min(i + kAhead, end - 1);
-      __builtin_prefetch(grads + entries[soon].position * dim_);
-      sums.Add(entries[i].hash, grads + entries[i].position * dim_);
+      __builtin_prefetch(grads + GradientOf(options, entries[soon].position) * dim_);
+      sums.Add(entries[i].hash, grads + GradientOf(options, entries[i].position) * dim_);
     }
-    const LockedStripes<ForWriting> lock(stripes_, first_stripe, last_stripe);
-    PendingSteps steps(*accessor_, learning_rates, global_step, options.update_time_sec);
-    steps.TakeStepsOf([&] {
-      WalkIds<ForWriting>(Summed{sums}, 0, sums.size(),
-                          [&](Stripe& stripe, std::uint64_t hash, std::size_t i, FoundRow row) {
-                            if (!MakeIfAbsent(stripe, hash, sums.count(i), options.filter, &row))
-                              return;
-                            steps.Add(row.header, sums.row(i));
-                          });
-    });
+    step(sums, StripeSet(first_stripe, last_stripe));
   };
   if (options.parallel == nullptr) {
     batch.Order(ids, n);
@@ -337,7 +368,10 @@ void EmbeddingTable::Reinitialize(const std::int64_t* ids, std::size_t n, std::i
   ForEachId<ForWriting>(
       ids, n, nullptr, [&](Stripe& stripe, std::uint64_t hash, std::size_t position, FoundRow row) {
         status[position] = row.header == nullptr ? 0 : 1;
-        if (row.header == nullptr) row.header = rows_.Header(Make(stripe, hash));
+        if (row.header == nullptr) {
+          row.header = rows_.Header(Make(stripe, hash));
+          ++stripe.admitted;
+        }
         accessor_->Init(row.data());
         row.header->last_update_sec = row_time;
       });
@@ -370,6 +404,7 @@ std::size_t EmbeddingTable::Evict(std::int64_t max_update_sec,
       }
       if (evicted_ids != nullptr) evicted_ids->push_back(IdOfHash(header->hash));
       Remove(stripe, header->hash, row);
+      ++stripe.expired;
       ++evicted;
     }
   }
@@ -378,7 +413,7 @@ std::size_t EmbeddingTable::Evict(std::int64_t max_update_sec,
 
 void EmbeddingTable::Clear() {
   const std::unique_lock<std::shared_mutex> no_walk(walk_mutex_);
-  const LockedStripes<ForWriting> lock(stripes_, 0, kStripes);
+  const LockedStripes<ForWriting> lock(stripes_, StripeSet(0, kStripes));
   for (const auto& stripe : stripes_) {
     stripe->index.Clear();
     stripe->free_row = kNoRow;
@@ -396,21 +431,29 @@ void EmbeddingTable::Reserve(std::size_t rows) {
   }
 }
 
-std::size_t EmbeddingTable::MemoryBytes() const {
-  std::size_t bytes = rows_.MemoryBytes() + buckets_.MemoryBytes();
+TableStats EmbeddingTable::Stats() const {
+  TableStats stats;
+  stats.row_bytes = rows_.MemoryBytes();
+  stats.index_bytes = buckets_.MemoryBytes();
   for (const auto& stripe : stripes_) {
     const std::shared_lock<FairSharedMutex> lock(stripe->mutex);
-    bytes += sizeof(Stripe) + stripe->index.MemoryBytes();
+    stats.rows += stripe->index.size();
+    stats.index_bytes += sizeof(Stripe) + stripe->index.MemoryBytes();
+    stats.admitted += stripe->admitted;
+    stats.expired += stripe->expired;
+    stats.held_back += stripe->held_back;
   }
-  return bytes;
+  return stats;
 }
 
 std::string EmbeddingTable::DebugString() const {
-  const std::size_t rows = size();
+  const TableStats stats = Stats();
+  const std::size_t rows = stats.rows;
   const std::uint64_t places = num_places();
   const double load = places == 0 ? 0.0 : static_cast<double>(rows) / static_cast<double>(places);
   return "{\"accessor\": \"" + accessor_->DebugString() + "\", \"size\": " + std::to_string(rows) +
-         ", \"memory\": " + std::to_string(MemoryBytes()) + ", \"memory_if_not_compressed\": " +
+         ", \"memory\": " + std::to_string(stats.memory_bytes()) +
+         ", \"memory_if_not_compressed\": " +
          std::to_string(rows * (dim_ * sizeof(float) + sizeof(RowHeader))) +
          ", \"load_factor\": " + std::to_string(load) + "}";
 }

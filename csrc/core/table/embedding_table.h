@@ -47,12 +47,26 @@ struct Expiry {
   std::int64_t now_sec;
 };
 
+// What a table holds, and what has become of ids since it was made.
+struct TableStats {
+  std::size_t rows = 0;
+  std::size_t row_bytes = 0;    // Of memory for rows, with the places of rows that were removed,
+  std::size_t index_bytes = 0;  // and for finding them.
+  std::uint64_t admitted = 0;  // Rows that writes and Reinitialize have made; not those of Restore.
+  std::uint64_t expired = 0;   // Rows that Evict has removed; what a dump leaves out stays.
+  std::uint64_t held_back = 0;  // How often a write got no row for an id, because of the filter.
+
+  [[nodiscard]] std::size_t memory_bytes() const { return row_bytes + index_bytes; }
+};
+
 // What all writes share.
 struct WriteOptions {
   std::int64_t update_time_sec = 0;       // Becomes the rows' last update; 0: not given.
   AdmissionFilter* filter = nullptr;      // Asked before a row is made; null admits all.
   const std::uint32_t* counts = nullptr;  // Occurrences per id for the filter; null: one each.
-  const Parallel* parallel = nullptr;     // Null: all on the caller's thread.
+  // Which of the gradients is that of each id, for ids that share some; null: each has its own.
+  const std::uint32_t* gradient_of = nullptr;
+  const Parallel* parallel = nullptr;  // Null: all on the caller's thread.
 };
 
 // Thread-safe: every method may be called from any thread. Readers do not wait for readers; an
@@ -130,21 +144,26 @@ class EmbeddingTable {
   // Makes or overwrites a row per dump, past any filter. Their times raise max_update_sec(), but
   // not beyond `newest_sec`, that of the table they were dumped from: reinitialized rows may be
   // younger. Throws std::invalid_argument if a dump does not fit the table; rows before it are in
-  // the table then.
-  void Restore(const EntryDumpView* dumps, std::size_t n, std::int64_t newest_sec = kAnyTime);
+  // the table then. With `values_only` the optimizers of the rows start anew, and need not be those
+  // of the dumps.
+  void Restore(const EntryDumpView* dumps, std::size_t n, std::int64_t newest_sec = kAnyTime,
+               bool values_only = false);
 
   // The greatest update time any update or restore has brought.
   [[nodiscard]] std::int64_t max_update_sec() const {
     return max_update_sec_.load(std::memory_order_relaxed);
   }
 
-  [[nodiscard]] std::size_t MemoryBytes() const;
+  // Takes each stripe's lock for a moment: while others write, the numbers are not of one instant.
+  [[nodiscard]] TableStats Stats() const;
+  [[nodiscard]] std::size_t MemoryBytes() const { return Stats().memory_bytes(); }
   [[nodiscard]] std::string DebugString() const;  // JSON.
 
  private:
   class HashesOfRows;
   struct AsGiven;
   struct ByStripe;
+  struct Hashed;
   struct Summed;
 
   // A row with its address, so that nobody computes it twice; header is null where there is none.

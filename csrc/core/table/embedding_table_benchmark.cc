@@ -1,5 +1,5 @@
 // What the table costs per key, in batches of 4096: lookups, updates and inserts at sizes that fit
-// into no cache, and where the time of a key goes.
+// into no cache, and where the time of a key goes; and what calls of a few keys cost.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/table/batch.h"
@@ -206,7 +207,42 @@ void Breakdown(benchmark::State& state, Rows rows, Keys keys, std::uint64_t ids,
   state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(4 * kBatch));
 }
 
+enum class Small { kLookup, kAssign, kUpdate, kUpdateSummed };
+
+// A call of `n` keys on a table of 100,000 rows.
+void SmallCall(benchmark::State& state, Small call, std::size_t n) {
+  constexpr std::uint64_t kIds = 100'000;
+  constexpr std::size_t kDim = 16;
+  EmbeddingTable& table = FullTable(Rows::kSgd, kIds, kDim);
+  const std::vector<std::int64_t> asked = MakeKeys(Keys::kUniform, kIds);
+  const std::vector<float> grads(n * kDim, 0.01f);
+  std::vector<float> out(n * kDim);
+  std::size_t at = 0;
+  for (auto _ : state) {
+    const std::int64_t* ids = &asked[at];
+    if (call == Small::kLookup) table.Lookup(ids, n, out.data());
+    if (call == Small::kAssign) table.Assign(ids, n, grads.data(), {});
+    if (call == Small::kUpdate) table.Optimize(ids, n, grads.data(), &kLearningRate, 1, {});
+    if (call == Small::kUpdateSummed) {
+      table.OptimizeSummed(ids, n, grads.data(), &kLearningRate, 1, {});
+    }
+    at = at + 2 * n < asked.size() ? at + n : 0;
+  }
+  state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(n));
+}
+
 const bool registered = [] {
+  for (const std::size_t n : {1, 16, 64, 65, 128, 256}) {
+    const std::pair<const char*, Small> calls[] = {{"Lookup", Small::kLookup},
+                                                   {"Assign", Small::kAssign},
+                                                   {"Update", Small::kUpdate},
+                                                   {"UpdateSummed", Small::kUpdateSummed}};
+    for (const auto& [name, call] : calls) {
+      benchmark::RegisterBenchmark(
+          (std::string("Small") + name + "/keys:" + std::to_string(n)).c_str(),
+          [call = call, n](benchmark::State& state) { SmallCall(state, call, n); });
+    }
+  }
   for (const std::uint64_t ids : {1'000'000, 10'000'000}) {
     for (const std::size_t dim : {16, 32}) {
       const std::string size = "/ids:" + std::to_string(ids) + "/dim:" + std::to_string(dim);

@@ -62,7 +62,8 @@ void EmbeddingTable::DumpIds(const std::int64_t* ids, std::size_t n, const Expir
       });
 }
 
-void EmbeddingTable::Restore(const EntryDumpView* dumps, std::size_t n, std::int64_t newest_sec) {
+void EmbeddingTable::Restore(const EntryDumpView* dumps, std::size_t n, std::int64_t newest_sec,
+                             bool values_only) {
   std::vector<std::int64_t> ids(n);
   std::int64_t max_update = 0;
   for (std::size_t i = 0; i < n; ++i) {
@@ -79,7 +80,11 @@ void EmbeddingTable::Restore(const EntryDumpView* dumps, std::size_t n, std::int
         const bool is_new = row == kNoRow;
         if (is_new) row = Make(stripe, hash);
         try {
-          accessor_->Restore(dump, rows_.Data(row));
+          if (values_only) {
+            accessor_->RestoreValues(dump, rows_.Data(row));
+          } else {
+            accessor_->Restore(dump, rows_.Data(row));
+          }
         } catch (...) {
           Remove(stripe, hash, row);
           throw;

@@ -74,6 +74,26 @@ TEST_P(EmbeddingTableRoundTripTest, RestoredTableTakesTheSameNextStep) {
   EXPECT_EQ(SortedDump(restored), next);
 }
 
+TEST_P(EmbeddingTableRoundTripTest, ValuesAreTakenFromATableWithAnotherOptimizer) {
+  EmbeddingTable table(SgdTable(GetParam().dim));
+  const Ids ids = Range(-5, 5);
+  AssignAll(table, ids, 3.0f);
+  const std::vector<std::string> saved = DumpAll(table);
+  std::vector<EntryDumpView> views(saved.size());
+  for (std::size_t i = 0; i < saved.size(); ++i) ASSERT_TRUE(ParseEntryDump(saved[i], &views[i]));
+
+  const auto config = TrainingTable({TrainingSegment(GetParam().config, GetParam().dim)});
+  EmbeddingTable restored(config), expected(config);
+  restored.Restore(views.data(), views.size(), EmbeddingTable::kAnyTime, /*values_only=*/true);
+  AssignAll(expected, ids, 3.0f);
+  EXPECT_EQ(SortedDump(restored), SortedDump(expected));
+  EXPECT_EQ(restored.max_update_sec(), table.max_update_sec());
+
+  EmbeddingTable wider(SgdTable(GetParam().dim + 1));
+  EXPECT_THROW(wider.Restore(views.data(), views.size(), EmbeddingTable::kAnyTime, true),
+               std::invalid_argument);
+}
+
 TEST(EmbeddingTableDumpTest, AReservedTableTakesTheSameRowsInNoMoreMemory) {
   // At which size a segment grows is spread, so the two are alike only over several sizes.
   std::size_t grown_bytes = 0, reserved_bytes = 0;

@@ -27,6 +27,10 @@ inline constexpr std::size_t kSharedSliceIds = std::size_t{1} << 14;
 // Threads that read take slices down to this one.
 inline constexpr std::size_t kShortSliceIds = std::size_t{1} << 10;
 
+// So few ids are not worth being ordered, and a call of them locks their stripes alone, all at
+// once.
+inline constexpr std::size_t kFewIds = kIdsInFlight;
+
 inline constexpr std::size_t kCacheLine = 64;
 
 inline std::uint32_t ToRowTime(std::int64_t sec) {
@@ -62,6 +66,13 @@ struct EmbeddingTable::ByStripe {
   [[nodiscard]] std::size_t position(std::size_t i) const { return entries[i].position; }
 };
 
+// Ids as the caller gave them, of which the hashes are known.
+struct EmbeddingTable::Hashed {
+  const std::uint64_t* hashes;
+  [[nodiscard]] std::uint64_t hash(std::size_t i) const { return hashes[i]; }
+  [[nodiscard]] std::size_t position(std::size_t i) const { return i; }
+};
+
 // Calls `on_locked(slice, first, end, first_position)` until every id has come once, on several
 // threads if there are: the stripes of ids [first, end) of the slice are locked, and their
 // positions count from `first_position`. Ids go slice by slice, so that what a slice needs stays in
@@ -69,6 +80,18 @@ struct EmbeddingTable::ByStripe {
 template <typename Lock, typename OnLocked>
 void EmbeddingTable::LockSliceBySlice(const std::int64_t* ids, std::size_t n,
                                       const Parallel* parallel, OnLocked&& on_locked) const {
+  if (n <= kFewIds) {
+    if (n == 0) return;
+    std::uint64_t hashes[kFewIds];
+    StripeSet stripes;
+    for (std::size_t i = 0; i < n; ++i) {
+      hashes[i] = HashId(ids[i]);
+      stripes.Add(StripeOf(hashes[i]));
+    }
+    const LockedStripes<Lock> lock(stripes_, stripes);
+    on_locked(Hashed{hashes}, 0, n, 0);
+    return;
+  }
   const auto one_slice = [&](std::size_t first_position, std::size_t end_position) {
     const std::int64_t* const slice_ids = ids + first_position;
     const std::size_t count = end_position - first_position;
@@ -86,7 +109,7 @@ void EmbeddingTable::LockSliceBySlice(const std::int64_t* ids, std::size_t n,
       const std::size_t last = EndOfGroup(slice, s, kIdsInFlight);
       const std::size_t first = slice.start(s), end = slice.start(last);
       if (first < end) {
-        const LockedStripes<Lock> lock(stripes_, s, last);
+        const LockedStripes<Lock> lock(stripes_, StripeSet(s, last));
         on_locked(ByStripe{slice.entries()}, first, end, first_position);
       }
       s = last;
@@ -127,7 +150,7 @@ void EmbeddingTable::ShareSlices(const std::int64_t* ids, std::size_t n, const P
         const Batch& batch = *batches[slice % 2];
         const std::size_t first = batch.start(piece), end = batch.start(piece + 1);
         if (first == end) return;
-        const LockedStripes<Lock> lock(stripes_, piece, piece + 1);
+        const LockedStripes<Lock> lock(stripes_, StripeSet(piece, piece + 1));
         on_locked(ByStripe{batch.entries()}, first, end, slice * kSharedSliceIds);
         return;
       }
@@ -172,18 +195,19 @@ void EmbeddingTable::WalkIds(const Ids& ids, std::size_t first, std::size_t end,
   const std::size_t last_line = used_bytes - std::min(used_bytes, rows_.alignment());
   std::uint64_t hashes[kIdsInFlight];
   const IndexBucket* homes[kIdsInFlight];
-  FoundRow guesses[kIdsInFlight];
+  RowHeader* headers[kIdsInFlight];     // Of the rows that may be those of the ids, or null,
+  std::uint32_t numbers[kIdsInFlight];  // and their numbers.
   std::size_t late[kIdsInFlight];
   // Takes the first row in the bucket whose tag fits, and asks for it.
   const auto guess = [&](std::size_t i) {
     const std::uint32_t bits = homes[i]->Match(TagOf(hashes[i]));
     if (bits == 0) {
-      guesses[i] = FoundRow();
+      headers[i] = nullptr;
       return false;
     }
-    const std::uint32_t number = homes[i]->rows[__builtin_ctz(bits)];
-    guesses[i] = {number, rows_.Header(number)};
-    const auto* row = reinterpret_cast<const std::byte*>(guesses[i].header);
+    numbers[i] = homes[i]->rows[__builtin_ctz(bits)];
+    headers[i] = rows_.Header(numbers[i]);
+    const auto* row = reinterpret_cast<const std::byte*>(headers[i]);
     __builtin_prefetch(row, Lock::kWrites ? 1 : 0);
     for (std::size_t at_byte = kCacheLine; at_byte < last_line; at_byte += kCacheLine) {
       __builtin_prefetch(row + at_byte, Lock::kWrites ? 1 : 0);
@@ -209,14 +233,16 @@ void EmbeddingTable::WalkIds(const Ids& ids, std::size_t first, std::size_t end,
     for (std::size_t i = 0; i < count; ++i) {
       const std::uint64_t hash = hashes[i];
       Stripe& stripe = *stripes_[StripeOf(hash)];
-      FoundRow row = guesses[i];
+      FoundRow row;
       // The guess is wrong when another id shares the tag, the entry stands behind its second
       // bucket, or the id got or lost its row only a few ids ago. (The place of a lost row has the
       // number of another for its hash, which may look like the one we want.)
-      if (row.header == nullptr || row.header->hash != hash ||
-          (Lock::kWrites && row.header->live == 0)) {
+      if (headers[i] == nullptr || headers[i]->hash != hash ||
+          (Lock::kWrites && headers[i]->live == 0)) {
         row.number = Find(stripe, hash);
         row.header = row.number == kNoRow ? nullptr : rows_.Header(row.number);
+      } else {
+        row = {numbers[i], headers[i]};
       }
       on_row(stripe, hash, ids.position(at + i), row);
     }

@@ -1,7 +1,8 @@
-// The one hash of ids that tables, filters and batches share.
+// The one hash of ids that tables, filters and batches share, and one of names.
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace monolith::core {
 
@@ -26,6 +27,17 @@ inline std::int64_t IdOfHash(std::uint64_t hash) {
   x *= 0xF1DE83E19937733Dull;  // and of 0x9E3779B97F4A7C15.
   x ^= x >> 32;
   return static_cast<std::int64_t>(x);
+}
+
+// Of a name, the same in every process and on every machine (FNV-1a, 64 bits): counts that are
+// saved under it are found again.
+[[nodiscard]] inline std::uint64_t HashName(std::string_view name) {
+  std::uint64_t hash = 0xCBF29CE484222325ull;
+  for (const char c : name) {
+    hash ^= static_cast<unsigned char>(c);
+    hash *= 0x100000001B3ull;
+  }
+  return hash;
 }
 
 }  // namespace monolith::core

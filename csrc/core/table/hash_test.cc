@@ -50,6 +50,14 @@ TEST(HashIdTest, SpreadsPatternsOfIdsOverStripesAndBuckets) {
   }
 }
 
+// Test vectors of FNV-1a with 64 bits, by its authors.
+TEST(HashNameTest, IsFnv1a) {
+  EXPECT_EQ(HashName(""), 0xCBF29CE484222325ull);
+  EXPECT_EQ(HashName("a"), 0xAF63DC4C8601EC8Cull);
+  EXPECT_EQ(HashName("foobar"), 0x85944171F73967E8ull);
+  EXPECT_NE(HashName(std::string_view("a\0", 2)), HashName("a"));
+}
+
 TEST(HashIdTest, DifferentIdsHaveDifferentHashes) {
   std::mt19937_64 random(2);
   std::unordered_set<std::uint64_t> hashes;

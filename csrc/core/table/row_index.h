@@ -173,10 +173,11 @@ class RowIndex {
   void Split(std::size_t position, const HashOfRow& hash_of_row);
   [[nodiscard]] Segment NewSegment(std::uint32_t num_buckets, std::uint32_t depth);
 
+  // First what a search needs.
   std::uint32_t depth_ = 0;
+  std::vector<BucketArray> arrays_;  // Parallel to directory_.
   std::size_t size_ = 0;
   std::vector<Segment*> directory_;  // 2^depth_ of them; a segment may stand at several places.
-  std::vector<BucketArray> arrays_;  // Parallel to directory_.
   std::vector<std::unique_ptr<Segment>> segments_;
   BucketPool& pool_;
 };

@@ -352,6 +352,11 @@ bool MergeField(const WireField& field, EmbeddingHashTableConfig* config) {
       return Take(field, &config->feature_evict_every_n_hours);
     case 10:
       return Take(field, &config->skip_zero_embedding);
+    case 100: {
+      std::uint32_t threshold = 0;
+      if (ReadScalar(field, &threshold)) config->occurrence_threshold = threshold;
+      return true;
+    }
     default:
       return true;
   }

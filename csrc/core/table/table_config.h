@@ -240,6 +240,8 @@ struct EmbeddingHashTableConfig {
   bool enable_feature_eviction = false;
   std::int32_t feature_evict_every_n_hours = 240;
   bool skip_zero_embedding = false;
+  // In place of that of the id's slot; ids of the table are then counted apart from all others.
+  std::optional<std::uint32_t> occurrence_threshold;
 };
 
 struct MultiEmbeddingHashTableConfig {

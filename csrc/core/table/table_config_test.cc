@@ -237,6 +237,15 @@ TEST(ParseEntryConfig, KeepsUnsetAndUnknownMembersApart) {
   EXPECT_EQ(ParseOptimizer("ea0300").unknown_member, 61u);
 }
 
+TEST(ParseEmbeddingHashTableConfig, ThresholdOfTheTable) {
+  EXPECT_FALSE(ParseEmbeddingHashTableConfig("").occurrence_threshold.has_value());
+  // Serialized by protobuf: field 100.
+  EXPECT_EQ(ParseEmbeddingHashTableConfig(FromHex("a00600")).occurrence_threshold, 0u);
+  EXPECT_EQ(ParseEmbeddingHashTableConfig(FromHex("a00602")).occurrence_threshold, 2u);
+  // A string where a number belongs.
+  EXPECT_FALSE(ParseEmbeddingHashTableConfig(FromHex("a2060102")).occurrence_threshold.has_value());
+}
+
 TEST(ParseEntryConfig, IgnoresUnknownFieldsAndOtherWireTypes) {
   // Field 9 of a segment is unknown; dim_size comes as a string, then as a number.
   std::string segment, entry;

@@ -162,10 +162,10 @@ TEST(TouchedKeySetTest, ThreadsClearExactlyTwentyTimes) {
     auto keys = Range(num_keys / kThreads * t, num_keys / kThreads * (t + 1));
     for (std::size_t i = 0; i < keys.size(); i += 1000) {
       const std::size_t n = set.Insert(&keys[i], std::min<std::size_t>(1000, keys.size() - i));
-      if (n == 0) continue;
-      EXPECT_EQ(n, kCapacity + 1);
+      // A thread that has to wait in the middle of its batch may come to clear twice.
+      EXPECT_EQ(n % (kCapacity + 1), 0u);
       dropped += n;
-      ++clears;
+      clears += static_cast<int>(n / (kCapacity + 1));
     }
   });
   EXPECT_EQ(clears, 20);

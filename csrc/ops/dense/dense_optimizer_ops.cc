@@ -28,7 +28,7 @@ using tf::shape_inference::ShapeHandle;
 constexpr int kSettings = 5;  // Scalars between the variables and the gradient.
 
 // The variables must agree with the gradient as far as shapes are known.
-absl::Status InferShapes(InferenceContext* c, int variables) {
+absl::Status InferUpdateShapes(InferenceContext* c, int variables) {
   ShapeHandle merged = c->input(variables + kSettings);
   for (int i = 0; i < variables; ++i) {
     const auto* handle = c->input_handle_shapes_and_types(i);
@@ -56,7 +56,7 @@ REGISTER_OP("MonolithResourceApplyAdamom")
     .Attr("T: {float, double}")
     .Attr("use_locking: bool = false")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) { return InferShapes(c, 4); })
+    .SetShapeFn([](InferenceContext* c) { return InferUpdateShapes(c, 4); })
     .Doc(R"doc(
 Makes one Adamom step. With h = grad + weight_decay * var:
 
@@ -80,7 +80,7 @@ REGISTER_OP("MonolithResourceApplyRmsprop")
     .Attr("use_locking: bool = false")
     .Attr("use_v2: bool = false")
     .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) { return InferShapes(c, 3); })
+    .SetShapeFn([](InferenceContext* c) { return InferUpdateShapes(c, 3); })
     .Doc(R"doc(
 Makes one RMSProp step with momentum. With h = grad + weight_decay * var:
 

@@ -67,7 +67,7 @@ absl::Status Resolve(int input, const tf::PartialTensorShape& target, std::int64
   return tf::TensorShape::BuildTensorShape(sizes, shape);
 }
 
-absl::Status InferShapes(tf::shape_inference::InferenceContext* c) {
+absl::Status InferReshapedShapes(tf::shape_inference::InferenceContext* c) {
   std::vector<tf::PartialTensorShape> targets;
   TF_RETURN_IF_ERROR(c->GetAttr("shapes", &targets));
   const int n = c->num_inputs();
@@ -98,7 +98,7 @@ REGISTER_OP("MonolithStaticReshapeN")
     .Attr("T: list(type) >= 0")
     .Attr("shapes: list(shape) >= 0")
     .Attr("enable_parallelism: bool = true")
-    .SetShapeFn(InferShapes)
+    .SetShapeFn(InferReshapedShapes)
     .Doc(R"doc(
 Reshapes each input to its own shape.
 

@@ -147,11 +147,11 @@ Lounge<Job>& TheLounge() {
 
 }  // namespace
 
-Crew::Crew(tensorflow::OpKernelContext* ctx, std::int64_t helpers) : job_(std::make_shared<Job>()) {
+Crew::Crew(tensorflow::OpKernelContext* ctx, std::int64_t helpers) {
   const auto& workers = *ctx->device()->tensorflow_cpu_worker_threads();
   helpers = std::min<std::int64_t>(helpers, workers.num_threads - 1);
   if (helpers <= 0) return;
-  is_offered_ = true;
+  job_ = std::make_shared<Job>();
   const std::int64_t called = TheLounge<Job>().Offer(job_, helpers);
   for (std::int64_t i = 0; i < called; ++i) {
     workers.workers->Schedule([caller = std::this_thread::get_id()] {
@@ -166,11 +166,16 @@ Crew::Crew(tensorflow::OpKernelContext* ctx, std::int64_t helpers) : job_(std::m
 }
 
 Crew::~Crew() {
+  if (job_ == nullptr) return;
   job_->End();
-  if (is_offered_) TheLounge<Job>().Withdraw(job_);
+  TheLounge<Job>().Withdraw(job_);
 }
 
 void Crew::ForEach(std::int64_t pieces, const std::function<void(std::int64_t)>& fn) {
+  if (job_ == nullptr) {
+    for (std::int64_t piece = 0; piece < pieces; ++piece) fn(piece);
+    return;
+  }
   const std::size_t part = num_parts_++;
   job_->Open(part, pieces, &fn);
   job_->Work(part);

@@ -32,8 +32,7 @@ class Crew {
  private:
   class Job;
 
-  const std::shared_ptr<Job> job_;
-  bool is_offered_ = false;  // To helpers: without, nobody else's lock is touched.
+  std::shared_ptr<Job> job_;  // Null without helpers: nothing is shared then.
   std::size_t num_parts_ = 0;
 };
 

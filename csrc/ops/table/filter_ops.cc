@@ -127,7 +127,7 @@ class FilterKernel : public tf::ResourceOpKernel<FilterResource> {
 
  protected:
   [[nodiscard]] virtual std::string Settings() const = 0;
-  [[nodiscard]] virtual std::unique_ptr<core::AdmissionFilter> MakeFilter() const = 0;
+  [[nodiscard]] virtual std::unique_ptr<core::SharedFilter> MakeFilter() const = 0;
 
  private:
   absl::Status CreateResource(FilterResource** resource) final {
@@ -182,7 +182,7 @@ class SlidingFilterKernel final : public FilterKernel {
     return absl::StrCat("a sliding hash filter of capacity ", capacity_, " in ", split_num_,
                         " splits with ", thresholds_.Describe());
   }
-  std::unique_ptr<core::AdmissionFilter> MakeFilter() const override {
+  std::unique_ptr<core::SharedFilter> MakeFilter() const override {
     return std::make_unique<core::SlidingHashFilter>(capacity_, split_num_,
                                                      thresholds_.Thresholds());
   }
@@ -207,7 +207,7 @@ class ProbabilisticFilterKernel final : public FilterKernel {
     return absl::StrCat("a probabilistic filter of ", equal_probability_ ? "equal" : "unequal",
                         " probability with ", thresholds_.Describe());
   }
-  std::unique_ptr<core::AdmissionFilter> MakeFilter() const override {
+  std::unique_ptr<core::SharedFilter> MakeFilter() const override {
     return std::make_unique<core::ProbabilisticFilter>(thresholds_.Thresholds(),
                                                        equal_probability_);
   }
@@ -222,7 +222,7 @@ class DummyFilterKernel final : public FilterKernel {
 
  private:
   std::string Settings() const override { return "a filter that admits everything"; }
-  std::unique_ptr<core::AdmissionFilter> MakeFilter() const override {
+  std::unique_ptr<core::SharedFilter> MakeFilter() const override {
     return std::make_unique<core::DummyFilter>();
   }
 };

@@ -15,19 +15,19 @@ namespace monolith::ops {
 class FilterResource : public tensorflow::ResourceBase {
  public:
   // `settings` says in words what the filter was made from; filters with equal words are equal.
-  FilterResource(std::unique_ptr<core::AdmissionFilter> filter, std::string settings)
+  FilterResource(std::unique_ptr<core::SharedFilter> filter, std::string settings)
       : filter_(std::move(filter)),
         sliding_(dynamic_cast<core::SlidingHashFilter*>(filter_.get())),
         settings_(std::move(settings)) {}
 
-  [[nodiscard]] core::AdmissionFilter* filter() { return filter_.get(); }
+  [[nodiscard]] core::SharedFilter* filter() { return filter_.get(); }
   // The same filter if it is of the kind that counts and has something to save, else null.
   [[nodiscard]] core::SlidingHashFilter* sliding() { return sliding_; }
   [[nodiscard]] const std::string& settings() const { return settings_; }
   [[nodiscard]] std::string DebugString() const override { return settings_; }
 
  private:
-  const std::unique_ptr<core::AdmissionFilter> filter_;
+  const std::unique_ptr<core::SharedFilter> filter_;
   core::SlidingHashFilter* const sliding_;
   const std::string settings_;
 };

@@ -148,8 +148,8 @@ class FusedTables {
       sets_.emplace_back();
       TF_RETURN_IF_ERROR(GetTableSet(ctx, i, &sets_.back()));
       const TableSet& set = *sets_.back();
-      const TableSet::Tables tables = set.tables();
-      for (std::size_t t = 0; t < tables.size(); ++t) tables_.push_back({&set, t, tables[t]});
+      const auto tables = set.tables();
+      for (std::size_t t = 0; t < tables->size(); ++t) tables_.push_back({&set, t, (*tables)[t]});
       num_learning_rates_ += set.num_learning_rates();
     }
     return absl::OkStatus();
@@ -324,8 +324,10 @@ class FusedOptimizeOp final : public tf::OpKernel {
     OP_REQUIRES_OK(ctx,
                    CheckLearningRates(learning_rates, tables.num_learning_rates(), tables.names()));
     UpdateArguments arguments;
-    OP_REQUIRES_OK(ctx, ReadNonNegative(ctx, "req_time", &arguments.update_time_sec));
-    OP_REQUIRES_OK(ctx, ReadNonNegative(ctx, "global_step", &arguments.global_step));
+    OP_REQUIRES_OK(ctx,
+                   ReadNonNegative(ctx, num_handles + 7, "req_time", &arguments.update_time_sec));
+    OP_REQUIRES_OK(ctx,
+                   ReadNonNegative(ctx, num_handles + 8, "global_step", &arguments.global_step));
     arguments.sum_equal_ids = enable_grad_accumulation_;
 
     std::vector<const float*> rates_of_table;

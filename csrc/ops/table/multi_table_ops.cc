@@ -204,7 +204,8 @@ class MultiTableOp : public tf::OpKernel {
   void Compute(tf::OpKernelContext* ctx) final {
     tf::core::RefCountPtr<TableSet> set;
     OP_REQUIRES_OK(ctx, GetTableSet(ctx, 0, &set));
-    const TableSet::Tables tables = set->tables();
+    const auto kept = set->tables();
+    const TableSet::Tables& tables = *kept;
     std::vector<Part> parts;
     std::size_t num_values = 0;
     OP_REQUIRES_OK(ctx,
@@ -289,12 +290,12 @@ class MultiAssignOp : public MultiTableOp {
     const float* values = nullptr;
     TF_RETURN_IF_ERROR(ReadValues(ctx, set, num_values, &values));
     core::WriteOptions options;
-    TF_RETURN_IF_ERROR(ReadNonNegative(ctx, "update_time", &options.update_time_sec));
-    options.filter = set.filter();
+    TF_RETURN_IF_ERROR(ReadNonNegative(ctx, 4, "update_time", &options.update_time_sec));
     ctx->set_output(0, ctx->input(0));
     return ForEachPart(ctx, set, parts, [&](const Part& part, const core::Parallel* parallel) {
       const NoteTouched note(set, part.table, part.ids, part.num_ids);
       core::WriteOptions here = options;
+      here.filter = set.filter(part.table);
       here.parallel = parallel;
       Write(*tables[part.table], part.ids, part.num_ids, values + part.first_value, here);
     });
@@ -327,8 +328,8 @@ class MultiOptimizeOp final : public MultiTableOp {
     const tf::Tensor& learning_rates = ctx->input(4);
     TF_RETURN_IF_ERROR(CheckLearningRates(learning_rates, set.num_learning_rates(), set.name()));
     UpdateArguments arguments;
-    TF_RETURN_IF_ERROR(ReadNonNegative(ctx, "update_time", &arguments.update_time_sec));
-    TF_RETURN_IF_ERROR(ReadNonNegative(ctx, "global_step", &arguments.global_step));
+    TF_RETURN_IF_ERROR(ReadNonNegative(ctx, 5, "update_time", &arguments.update_time_sec));
+    TF_RETURN_IF_ERROR(ReadNonNegative(ctx, 6, "global_step", &arguments.global_step));
     arguments.sum_equal_ids = enable_dedup_;
     ctx->set_output(0, ctx->input(0));
     return ForEachPart(ctx, set, parts, [&](const Part& part, const core::Parallel* parallel) {
@@ -366,7 +367,7 @@ class MultiReinitializeOp final : public tf::OpKernel {
       status->flat<std::int32_t>().setConstant(-1);
       return;
     }
-    const std::shared_ptr<core::EmbeddingTable> table = set->tables()[found - names.begin()];
+    const std::shared_ptr<core::EmbeddingTable> table = (*set->tables())[found - names.begin()];
     const auto n = static_cast<std::size_t>(ids.NumElements());
     const auto now_sec = static_cast<std::int64_t>(tf::EnvTime::NowSeconds());
     const auto index = static_cast<std::size_t>(found - names.begin());

@@ -16,17 +16,17 @@ constexpr std::size_t kIdsWorthThreadsIfAsked = 2048;
 
 }  // namespace
 
-absl::Status ReadNonNegative(tf::OpKernelContext* ctx, const char* input, std::int64_t* value) {
-  const tf::Tensor* tensor = nullptr;
-  TF_RETURN_IF_ERROR(ctx->input(input, &tensor));
-  if (tensor->NumElements() != 1) {
+absl::Status ReadNonNegative(tf::OpKernelContext* ctx, int index, const char* name,
+                             std::int64_t* value) {
+  const tf::Tensor& tensor = ctx->input(index);
+  if (tensor.NumElements() != 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("`", input, "` must be a scalar, got shape ", tensor->shape().DebugString()));
+        absl::StrCat("`", name, "` must be a scalar, got shape ", tensor.shape().DebugString()));
   }
-  *value = tensor->flat<std::int64_t>()(0);
+  *value = tensor.flat<std::int64_t>()(0);
   if (*value < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(input, "=", *value, " is negative, please investigate!"));
+        absl::StrCat(name, "=", *value, " is negative, please investigate!"));
   }
   return absl::OkStatus();
 }
@@ -67,8 +67,8 @@ absl::Status CheckRows(const std::string& table, std::size_t n, std::size_t dim,
 }
 
 bool WorthThreads(tf::OpKernelContext* ctx, std::size_t n, bool asked_for) {
-  return ctx->device()->tensorflow_cpu_worker_threads()->num_threads > 1 &&
-         n >= (asked_for ? kIdsWorthThreadsIfAsked : kIdsWorthThreads);
+  return n >= (asked_for ? kIdsWorthThreadsIfAsked : kIdsWorthThreads) &&
+         ctx->device()->tensorflow_cpu_worker_threads()->num_threads > 1;
 }
 
 void Optimize(const TableSet& set, std::size_t index, core::EmbeddingTable& table,
@@ -78,8 +78,9 @@ void Optimize(const TableSet& set, std::size_t index, core::EmbeddingTable& tabl
   const NoteTouched note(set, index, ids, n);
   core::WriteOptions options;
   options.update_time_sec = arguments.update_time_sec;
-  options.filter = set.filter();
+  options.filter = set.filter(index);
   options.parallel = parallel;
+  options.gradient_of = arguments.gradient_of;
   const auto optimize = arguments.sum_equal_ids ? &core::EmbeddingTable::OptimizeSummed
                                                 : &core::EmbeddingTable::Optimize;
   (table.*optimize)(ids, n, grads, learning_rates, arguments.global_step, options);

@@ -15,13 +15,15 @@ namespace monolith::ops {
 struct UpdateArguments {
   std::int64_t update_time_sec = 0;
   std::int64_t global_step = 0;
-  const float* learning_rates = nullptr;  // As many as the set has segments, table by table.
-  bool sum_equal_ids = false;             // One optimizer step per distinct id.
+  const float* learning_rates = nullptr;       // As many as the set has segments, table by table.
+  bool sum_equal_ids = false;                  // One optimizer step per distinct id.
+  const std::uint32_t* gradient_of = nullptr;  // As in core::WriteOptions.
 };
 
-// Reads a scalar (or one-element) int64 input that must not be negative.
-[[nodiscard]] absl::Status ReadNonNegative(tensorflow::OpKernelContext* ctx, const char* input,
-                                           std::int64_t* value);
+// Reads input `index`, a scalar (or one-element) int64 that must not be negative; `name` is for
+// errors. By number, since finding an input by its name takes as long as finding a row.
+[[nodiscard]] absl::Status ReadNonNegative(tensorflow::OpKernelContext* ctx, int index,
+                                           const char* name, std::int64_t* value);
 
 // Serving tables refuse updates.
 [[nodiscard]] absl::Status CheckForTraining(const TableSet& set);

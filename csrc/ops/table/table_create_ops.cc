@@ -37,11 +37,14 @@ REGISTER_OP("MonolithHashTable")
     .Attr("config: string")
     .Attr("container: string = ''")
     .Attr("shared_name: string = ''")
+    .Attr("counted_as: string = ''")
     .SetIsStateful()
     .SetShapeFn(shapes::ScalarShape)
     .Doc(R"doc(
 Makes the table of `config`, a serialized EmbeddingHashTableConfig, or finds it by its name; refuses
-to find one with another config.
+to find one with another config. If the config has an occurrence_threshold, the filter counts the
+table's ids apart from those of others, under the name `counted_as`, or its own name if that is
+empty; the parts of a table on several servers have one.
 )doc");
 
 REGISTER_OP("CreateMonolithMultiHashTable")
@@ -55,7 +58,8 @@ REGISTER_OP("CreateMonolithMultiHashTable")
     .SetShapeFn(shapes::ScalarShape)
     .Doc(R"doc(
 Makes the set of tables of `config`, a serialized MultiEmbeddingHashTableConfig, or finds it by its
-name; refuses to find one with another config.
+name; refuses to find one with another config. If the config of a table has an occurrence_threshold,
+the filter counts its ids apart from those of others, under the table's name.
 )doc");
 
 REGISTER_OP("ReadMonolithMultiHashTable")
@@ -109,9 +113,11 @@ class CreateTableSetOp : public tf::OpKernel {
                               return Make(config, std::move(filter), std::move(sync_client), made);
                             }));
     const tf::core::RefCountPtr<TableSet> set(found);
-    OP_REQUIRES(ctx, set->serialized_config() == config,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "Table ", cinfo_.name(), " exists with another config; use another name.")));
+    OP_REQUIRES(
+        ctx,
+        set->serialized_config() == config && set->counted_as() == CountedAs(set->table_names()),
+        absl::InvalidArgumentError(absl::StrCat("Table ", cinfo_.name(),
+                                                " exists with another config; use another name.")));
     tf::Tensor* handle = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tf::TensorShape({}), &handle));
     handle->scalar<tf::ResourceHandle>()() =
@@ -124,6 +130,10 @@ class CreateTableSetOp : public tf::OpKernel {
   // Names and configs of the tables. May throw std::invalid_argument.
   virtual void Parse(const std::string& config, std::vector<std::string>* names,
                      std::vector<core::EmbeddingHashTableConfig>* configs) const = 0;
+  // The names under which the filter counts the ids of the tables, given the tables' own.
+  [[nodiscard]] virtual std::vector<std::string> CountedAs(std::vector<std::string> names) const {
+    return names;
+  }
   [[nodiscard]] const std::string& resource_name() const { return cinfo_.name(); }
 
  private:
@@ -134,8 +144,8 @@ class CreateTableSetOp : public tf::OpKernel {
       std::vector<std::string> names;
       std::vector<core::EmbeddingHashTableConfig> configs;
       Parse(config, &names, &configs);
-      *made = new TableSet(cinfo_.name(), config, std::move(names), configs, std::move(filter),
-                           std::move(sync_client));
+      *made = new TableSet(cinfo_.name(), config, names, CountedAs(names), configs,
+                           std::move(filter), std::move(sync_client));
     });
     if (status.ok()) return status;
     return absl::Status(status.code(),
@@ -151,6 +161,7 @@ class CreateTableOp final : public CreateTableSetOp {
  public:
   explicit CreateTableOp(tf::OpKernelConstruction* ctx) : CreateTableSetOp(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("config", &config_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("counted_as", &counted_as_));
   }
 
  protected:
@@ -163,9 +174,13 @@ class CreateTableOp final : public CreateTableSetOp {
     names->push_back(resource_name());
     configs->push_back(core::ParseEmbeddingHashTableConfig(config));
   }
+  [[nodiscard]] std::vector<std::string> CountedAs(std::vector<std::string> names) const override {
+    return counted_as_.empty() ? names : std::vector<std::string>{counted_as_};
+  }
 
  private:
   std::string config_;
+  std::string counted_as_;
 };
 
 class CreateMultiTableOp final : public CreateTableSetOp {

@@ -4,6 +4,7 @@
 // (SaveTouched) and, when they are safe, lets the table forget them (Forget). A full save gathers
 // before it writes and lets forget afterwards, too. A restore reads the full snapshot and all that
 // followed as layers (RestoreLayers).
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -81,6 +82,24 @@ REGISTER_OP("MonolithTableRestoreLayers")
 Reads a full snapshot (layer 0) and the incremental ones that followed it, in order. Of the rows,
 server `server` of `num_servers` keeps its own; rows in memory that the layers lack go, unless
 `keep_other_rows`.
+)doc");
+
+REGISTER_OP("MonolithTableRestoreChanged")
+    .Input("table: resource")
+    .Input("basenames: string")
+    .Input("layers: int64")
+    .Input("start_anew: string")
+    .Input("keep_values: string")
+    .Attr("compression: {'', 'SNAPPY'} = ''")
+    .Attr("keep_other_rows: bool = false")
+    .Attr("server: int >= 0 = 0")
+    .Attr("num_servers: int >= 1 = 1")
+    .SetIsStateful()
+    .SetShapeFn(shapes::NoOutputs)
+    .Doc(R"doc(
+MonolithTableRestoreLayers for tables that have changed since they were saved. Of the tables whose
+names are in `start_anew` no rows are read. Rows of those in `keep_values` get their values, and
+fresh states of the optimizers that the table has now.
 )doc");
 
 class TrackTouchedOp final : public tf::OpKernel {
@@ -200,7 +219,33 @@ class RestoreLayersOp final : public FileOp {
       return absl::InvalidArgumentError(
           absl::StrCat("Table ", set->name(), " needs at least one basename to restore from."));
     }
-    return RestoreTables(ctx->env(), *set, layers, options_);
+    RestoreOptions options = options_;
+    if (ctx->num_inputs() > 3) {
+      options.rows.assign(set->size(), RowsToRead::kAll);
+      TF_RETURN_IF_ERROR(Choose(*set, ctx->input(3), RowsToRead::kNone, &options.rows));
+      TF_RETURN_IF_ERROR(Choose(*set, ctx->input(4), RowsToRead::kValues, &options.rows));
+    }
+    return RestoreTables(ctx->env(), *set, layers, options);
+  }
+
+  // Notes what is read of the tables `names`, which nobody has said yet.
+  static absl::Status Choose(const TableSet& set, const tf::Tensor& names, RowsToRead choice,
+                             std::vector<RowsToRead>* rows) {
+    for (std::int64_t i = 0; i < names.NumElements(); ++i) {
+      const tf::tstring& name = names.flat<tf::tstring>()(i);
+      const auto& known = set.table_names();
+      const std::size_t table = std::find(known.begin(), known.end(), name) - known.begin();
+      if (table == known.size()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("Table ", set.name(), " has no table ", std::string(name), "."));
+      }
+      if ((*rows)[table] != RowsToRead::kAll) {
+        return absl::InvalidArgumentError(absl::StrCat("`start_anew` and `keep_values` name table ",
+                                                       std::string(name), " twice."));
+      }
+      (*rows)[table] = choice;
+    }
+    return absl::OkStatus();
   }
 
   RestoreOptions options_;
@@ -211,6 +256,8 @@ REGISTER_KERNEL_BUILDER(Name("MonolithTableGatherTouched").Device(tf::DEVICE_CPU
 REGISTER_KERNEL_BUILDER(Name("MonolithTableSaveTouched").Device(tf::DEVICE_CPU), SaveTouchedOp);
 REGISTER_KERNEL_BUILDER(Name("MonolithTableForgetTouched").Device(tf::DEVICE_CPU), ForgetTouchedOp);
 REGISTER_KERNEL_BUILDER(Name("MonolithTableRestoreLayers").Device(tf::DEVICE_CPU), RestoreLayersOp);
+REGISTER_KERNEL_BUILDER(Name("MonolithTableRestoreChanged").Device(tf::DEVICE_CPU),
+                        RestoreLayersOp);
 
 }  // namespace
 }  // namespace monolith::ops

@@ -143,8 +143,8 @@ class OneTableOp : public tf::OpKernel {
                 absl::InvalidArgumentError(
                     absl::StrCat(set->name(), " holds ", set->size(),
                                  " tables; use the multi-table ops on its handle.")));
-    const std::shared_ptr<core::EmbeddingTable> table = set->tables()[0];
-    Run(ctx, *set, *table);
+    const auto tables = set->tables();
+    Run(ctx, *set, *tables->front());
   }
 
  protected:
@@ -260,8 +260,8 @@ class WriteRowsOp : public OneTableOp {
     const auto n = static_cast<std::size_t>(ids.NumElements());
     OP_REQUIRES_OK(ctx, CheckRows(set.name(), n, table.dim(), rows.NumElements()));
     core::WriteOptions options;
-    OP_REQUIRES_OK(ctx, ReadNonNegative(ctx, "req_time", &options.update_time_sec));
-    options.filter = set.filter();
+    OP_REQUIRES_OK(ctx, ReadNonNegative(ctx, 3, "req_time", &options.update_time_sec));
+    options.filter = set.filter(0);
     const core::Parallel parallel = OnAllThreads(ctx);
     if (WorthThreads(ctx, n, false)) options.parallel = &parallel;
     OP_REQUIRES_OK(ctx, NameTable(Guard([&] {
@@ -317,8 +317,8 @@ class OptimizeOp final : public OneTableOp {
     OP_REQUIRES_OK(ctx, CheckRows(set.name(), n, table.dim(), grads.NumElements()));
     OP_REQUIRES_OK(ctx, CheckLearningRates(learning_rates, set.num_learning_rates(), set.name()));
     UpdateArguments arguments;
-    OP_REQUIRES_OK(ctx, ReadNonNegative(ctx, "req_time", &arguments.update_time_sec));
-    OP_REQUIRES_OK(ctx, ReadNonNegative(ctx, "global_step", &arguments.global_step));
+    OP_REQUIRES_OK(ctx, ReadNonNegative(ctx, 4, "req_time", &arguments.update_time_sec));
+    OP_REQUIRES_OK(ctx, ReadNonNegative(ctx, 5, "global_step", &arguments.global_step));
     arguments.sum_equal_ids = enable_dedup_;
     const core::Parallel parallel = OnAllThreads(ctx);
     OP_REQUIRES_OK(
@@ -355,7 +355,7 @@ class EvictOp final : public OneTableOp {
  private:
   void Run(tf::OpKernelContext* ctx, const TableSet& set, core::EmbeddingTable& table) override {
     std::int64_t max_update_sec = 0;
-    OP_REQUIRES_OK(ctx, ReadNonNegative(ctx, "max_update_time", &max_update_sec));
+    OP_REQUIRES_OK(ctx, ReadNonNegative(ctx, 1, "max_update_time", &max_update_sec));
     tf::Tensor* evicted = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(1, tf::TensorShape({}), &evicted));
     OP_REQUIRES_OK(ctx, Guard([&] {

@@ -19,7 +19,7 @@ namespace {
 namespace tf = tensorflow;
 
 // Rows in memory at a time, per file: enough that those of a stripe of the table come together.
-constexpr std::size_t kRowsPerBatch = 4096;
+constexpr std::size_t kRowsPerRestoredBatch = 4096;
 
 // One file of rows, with what its meta file says if there is one.
 struct ShardFile {
@@ -55,14 +55,14 @@ class ShardReader {
     for (const TableRows& saved : counts) {
       const std::size_t table = FindTable(set_, counts, saved);
       for (std::uint64_t left = saved.rows; left > 0;) {
-        TF_RETURN_IF_ERROR(ReadBatch(std::min<std::uint64_t>(left, kRowsPerBatch)));
+        TF_RETURN_IF_ERROR(ReadBatch(std::min<std::uint64_t>(left, kRowsPerRestoredBatch)));
         if (records_.empty()) {
           return absl::DataLossError(absl::StrCat("Couldn't read all of checkpoint shard ", shard,
                                                   ": file ", file_, " ends ", left,
                                                   " rows of table ", saved.table, " early."));
         }
         left -= records_.size();
-        if (table < set_.size()) TF_RETURN_IF_ERROR(Store(table, saved.newest_sec));
+        if (Reads(table)) TF_RETURN_IF_ERROR(Store(table, saved.newest_sec));
       }
     }
     TF_RETURN_IF_ERROR(ReadBatch(1));
@@ -75,13 +75,18 @@ class ShardReader {
   // Reads to the end of the file; there is one table.
   absl::Status ReadAll() {
     while (true) {
-      TF_RETURN_IF_ERROR(ReadBatch(kRowsPerBatch));
+      TF_RETURN_IF_ERROR(ReadBatch(kRowsPerRestoredBatch));
       if (records_.empty()) return absl::OkStatus();
-      TF_RETURN_IF_ERROR(Store(0, core::EmbeddingTable::kAnyTime));
+      if (Reads(0)) TF_RETURN_IF_ERROR(Store(0, core::EmbeddingTable::kAnyTime));
     }
   }
 
  private:
+  // Whether the set has a table of this number whose rows are wanted.
+  [[nodiscard]] bool Reads(std::size_t table) const {
+    return table < set_.size() && options_.RowsOf(table) != RowsToRead::kNone;
+  }
+
   // Reads up to `most` records; none at the end of the file.
   absl::Status ReadBatch(std::size_t most) {
     const absl::Status status = source_->ReadBatch(most, &records_);
@@ -109,7 +114,8 @@ class ShardReader {
     }
     // An id is in a file once, so it does not matter what comes first.
     const absl::Status status = Guard([&] {
-      tables_[table]->Restore(dumps_.data(), dumps_.size(), newest_sec);
+      tables_[table]->Restore(dumps_.data(), dumps_.size(), newest_sec,
+                              options_.RowsOf(table) == RowsToRead::kValues);
       tables_[table]->Erase(removed_.data(), removed_.size());
     });
     if (status.ok()) return status;
@@ -142,7 +148,7 @@ absl::Status Merge(const core::EmbeddingTable& from, core::EmbeddingTable& to) {
     std::vector<core::EntryDumpView> dumps;
     for (std::uint64_t place = 0; place < from.num_places();) {
       dumped.Clear();
-      place = from.Dump(place, from.num_places(), kRowsPerBatch, nullptr, &dumped);
+      place = from.Dump(place, from.num_places(), kRowsPerRestoredBatch, nullptr, &dumped);
       dumps.resize(dumped.size());
       for (std::size_t i = 0; i < dumped.size(); ++i) {
         if (!core::ParseEntryDump(dumped[i], &dumps[i])) throw std::logic_error("bad own dump");
@@ -193,7 +199,8 @@ absl::Status Reserve(tf::Env* env, const TableSet& set, const std::vector<ShardF
     TF_RETURN_IF_ERROR(NameTable(env->GetFileSize(file.data, &most), set.name()));
     for (const TableRows& saved : file.counts) {
       const std::size_t table = FindTable(set, file.counts, saved);
-      if (table < tables.size()) rows[table] += std::min(saved.rows, most);
+      if (table >= tables.size() || options.RowsOf(table) == RowsToRead::kNone) continue;
+      rows[table] += std::min(saved.rows, most);
     }
   }
   return Guard([&] {
@@ -218,7 +225,8 @@ absl::Status RestoreTables(tf::Env* env, TableSet& set, const std::vector<Snapsh
   TF_RETURN_IF_ERROR(CheckOptions(options));
   // Everything goes into new tables first.
   TableSet::Tables fresh;
-  for (const auto& table : set.tables()) {
+  const auto present = set.tables();
+  for (const auto& table : *present) {
     TF_RETURN_IF_ERROR(
         Guard([&] { fresh.push_back(std::make_shared<core::EmbeddingTable>(table->config())); }));
   }
@@ -239,7 +247,8 @@ absl::Status RestoreTables(tf::Env* env, TableSet& set, const std::vector<Snapsh
   }
 
   if (options.mode == RestoreMode::kKeep) {
-    const TableSet::Tables current = set.tables();
+    const auto kept = set.tables();
+    const TableSet::Tables& current = *kept;
     for (std::size_t t = 0; t < fresh.size(); ++t) {
       if (current[t]->size() == 0) continue;
       TF_RETURN_IF_ERROR(NameTable(Merge(*fresh[t], *current[t]), set.table_names()[t]));

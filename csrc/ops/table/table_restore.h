@@ -14,6 +14,10 @@ namespace monolith::ops {
 // What becomes of rows that are in memory but not in the snapshot.
 enum class RestoreMode { kReplace, kKeep };
 
+// What is read of the rows of a table: nothing if they are of another form, and the values without
+// the states if only the optimizers have changed.
+enum class RowsToRead { kAll, kValues, kNone };
+
 // Basenames of snapshots that together hold all rows, each row in one of them: those of all servers
 // that saved.
 using SnapshotLayer = std::vector<std::string>;
@@ -24,6 +28,11 @@ struct RestoreOptions {
   // Of the rows, only those with floormod(id, num_servers) == server are kept.
   std::int64_t server = 0;
   std::int64_t num_servers = 1;
+  std::vector<RowsToRead> rows;  // Of each table of the set; empty: all rows of all tables.
+
+  [[nodiscard]] RowsToRead RowsOf(std::size_t table) const {
+    return rows.empty() ? RowsToRead::kAll : rows[table];
+  }
 };
 
 // Reads a full snapshot, the first layer, and what SaveTouchedRows has written since, the others in

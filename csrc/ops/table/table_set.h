@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/filter/admission_filter.h"
 #include "core/table/embedding_table.h"
 #include "core/table/evictor.h"
 #include "core/table/touched_rows.h"
@@ -23,9 +24,12 @@ class TableSet : public tensorflow::ResourceBase {
  public:
   using Tables = std::vector<std::shared_ptr<core::EmbeddingTable>>;
 
-  // `serialized_config` is kept to refuse a second creation with another one. Throws
-  // std::invalid_argument if a config does not describe a table.
+  // `serialized_config` is kept to refuse a second creation with another one. `counted_as` are the
+  // names under which the filter counts the ids of tables with a threshold of their own, one for
+  // each table. Throws std::invalid_argument if a config does not describe a table, or asks for a
+  // threshold that the filter cannot keep to.
   TableSet(std::string name, std::string serialized_config, std::vector<std::string> table_names,
+           std::vector<std::string> counted_as,
            const std::vector<core::EmbeddingHashTableConfig>& configs,
            tensorflow::core::RefCountPtr<FilterResource> filter,
            tensorflow::core::RefCountPtr<SyncClient> sync_client);
@@ -33,6 +37,7 @@ class TableSet : public tensorflow::ResourceBase {
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] const std::string& serialized_config() const { return serialized_config_; }
   [[nodiscard]] const std::vector<std::string>& table_names() const { return table_names_; }
+  [[nodiscard]] const std::vector<std::string>& counted_as() const { return counted_as_; }
   [[nodiscard]] std::size_t size() const { return table_names_.size(); }
   // Learning rates that an update of all tables needs, table by table.
   [[nodiscard]] std::size_t num_learning_rates() const { return num_learning_rates_; }
@@ -41,8 +46,12 @@ class TableSet : public tensorflow::ResourceBase {
 
   // The tables as they are now. A restore puts new ones in their place: a call works on what it
   // began with, and the old tables go when the last call has ended.
-  [[nodiscard]] Tables tables() const;
+  [[nodiscard]] std::shared_ptr<const Tables> tables() const;
   void Replace(Tables tables);
+
+  // Of each table, as it is now; its counts go on from those of the tables that a restore has
+  // replaced.
+  [[nodiscard]] std::vector<core::TableStats> Stats() const;
 
   // From now on remembers which rows change, up to `capacity` ids a table, for incremental saves.
   // Does nothing if it does already. Throws std::invalid_argument if `capacity` is out of range.
@@ -53,7 +62,11 @@ class TableSet : public tensorflow::ResourceBase {
     return tracked == nullptr ? nullptr : (*tracked)[index].get();
   }
 
-  [[nodiscard]] core::AdmissionFilter* filter() const { return filter_->filter(); }
+  // Whom table `index` asks before it makes a row.
+  [[nodiscard]] core::AdmissionFilter* filter(std::size_t index) const {
+    core::AdmissionFilter* own = table_filters_[index].get();
+    return own != nullptr ? own : filter_->filter();
+  }
   [[nodiscard]] SyncClient* sync_client() const { return sync_client_.get(); }
 
   [[nodiscard]] std::string DebugString() const override;
@@ -64,12 +77,15 @@ class TableSet : public tensorflow::ResourceBase {
   const std::string name_;
   const std::string serialized_config_;
   const std::vector<std::string> table_names_;
+  const std::vector<std::string> counted_as_;
   const tensorflow::core::RefCountPtr<FilterResource> filter_;
   const tensorflow::core::RefCountPtr<SyncClient> sync_client_;
+  std::vector<std::unique_ptr<core::AdmissionFilter>> table_filters_;  // Null: the shared one.
   std::size_t num_learning_rates_ = 0;
   bool is_for_training_ = true;
   mutable std::mutex mutex_;
-  Tables tables_;
+  std::shared_ptr<const Tables> tables_;
+  std::vector<core::TableStats> replaced_;  // Counts of earlier tables. Guarded by the mutex.
   std::unique_ptr<const TouchedRowsOfTables> touched_rows_;   // Guarded by the mutex.
   std::atomic<const TouchedRowsOfTables*> tracked_{nullptr};  // The same, for those in a hurry.
   std::vector<std::unique_ptr<core::Evictor>> evictors_;  // Last: they stop before the tables go.

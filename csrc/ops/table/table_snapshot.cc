@@ -19,7 +19,7 @@ namespace {
 namespace tf = tensorflow;
 
 // Rows in memory at a time, per file.
-constexpr std::size_t kRowsPerBatch = 1024;
+constexpr std::size_t kRowsPerDumpedBatch = 1024;
 
 constexpr std::size_t kRowsPerShard = 1000000;
 constexpr std::size_t kMaxAutomaticShards = 4;
@@ -75,7 +75,7 @@ absl::Status WriteShard(const std::vector<TableToSave>& tables, int shard, int n
     counts->push_back({table.name});
     while (place < end) {
       dumped.Clear();
-      place = table.table->Dump(place, end, kRowsPerBatch, &table.expiry, &dumped);
+      place = table.table->Dump(place, end, kRowsPerDumpedBatch, &table.expiry, &dumped);
       if (dumped.size() == 0) break;
       for (std::size_t i = 0; i < dumped.size(); ++i) TF_RETURN_IF_ERROR(data->Write(dumped[i]));
       counts->back().rows += dumped.size();
@@ -136,7 +136,8 @@ absl::Status SaveTables(tf::Env* env, const TableSet& set, const std::string& ba
         "Table ", set.name(),
         ": ServingEntryAccessor doesn't support Save; save the training table it came from."));
   }
-  const TableSet::Tables current = set.tables();
+  const auto kept = set.tables();
+  const TableSet::Tables& current = *kept;
   std::size_t rows = 0;
   std::vector<TableToSave> tables;
   for (std::size_t t = 0; t < current.size(); ++t) {
@@ -162,7 +163,8 @@ absl::Status SaveTables(tf::Env* env, const TableSet& set, const std::string& ba
 
 absl::Status SaveTouchedRows(tf::Env* env, const TableSet& set, const std::string& basename,
                              const std::string& compression, const ExpireTimes& expire_times) {
-  const TableSet::Tables tables = set.tables();
+  const auto kept = set.tables();
+  const TableSet::Tables& tables = *kept;
   std::vector<std::vector<std::int64_t>> ids;
   std::size_t num_ids = 0;
   for (std::size_t t = 0; t < tables.size(); ++t) {
@@ -180,10 +182,11 @@ absl::Status SaveTouchedRows(tf::Env* env, const TableSet& set, const std::strin
                         const std::size_t end = ids[t].size() * (shard + 1) / num_shards;
                         const std::size_t begin = ids[t].size() * shard / num_shards;
                         counts->push_back({set.table_names()[t], end - begin});
-                        for (std::size_t i = begin; i < end; i += kRowsPerBatch) {
+                        for (std::size_t i = begin; i < end; i += kRowsPerDumpedBatch) {
                           dumped.Clear();
-                          tables[t]->DumpIds(ids[t].data() + i, std::min(kRowsPerBatch, end - i),
-                                             &expiry, &dumped);
+                          tables[t]->DumpIds(ids[t].data() + i,
+                                             std::min(kRowsPerDumpedBatch, end - i), &expiry,
+                                             &dumped);
                           for (std::size_t r = 0; r < dumped.size(); ++r)
                             TF_RETURN_IF_ERROR(data->Write(dumped[r]));
                         }

@@ -218,7 +218,7 @@ class SaveAsTensorOp final : public tf::OpKernel {
                 absl::InvalidArgumentError(absl::StrCat(
                     "limit and offset must not be negative, got ", limit, " and ", offset)));
 
-    const std::shared_ptr<core::EmbeddingTable> table = set->tables()[0];
+    const std::shared_ptr<core::EmbeddingTable> table = set->tables()->front();
     // Places are dealt out block by block, so that a growing table does not shift the shards.
     core::DumpedRows dumped;
     std::uint64_t next = offset == 0 ? 0 : static_cast<std::uint64_t>(offset - 1);
