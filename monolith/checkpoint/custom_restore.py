@@ -13,10 +13,14 @@ import tensorflow as tf
 from tensorflow.python.checkpoint import checkpoint_management
 from tensorflow.python.training import py_checkpoint_reader
 
+from monolith.checkpoint import changed_model
+from monolith.checkpoint.alias_names import node_name
 from monolith.checkpoint.dense_reload import (
     CLEAR_NN_DONE_TEXT,
-    calc_feed_dict,
     get_clear_nn_flag_path,
+    is_alias_map_needed,
+    make_misfit_error,
+    match_aliases,
 )
 
 logger = logging.getLogger(__name__)
@@ -38,15 +42,51 @@ def restore_aliases(
     ops: Any,
     placeholders: Iterable[tf.Tensor],
     alias_map: dict[str, str],
+    keeps_what_fits: bool = False,
 ) -> bool:
-    """Restores variables from others; returns False if all have their own in the checkpoint."""
+    """Restores variables from others; returns False if all have their own in the checkpoint.
+
+    Args:
+        sess: The session.
+        save_path: The checkpoint.
+        ops: What assigns the placeholders to the variables.
+        placeholders: One per variable, whose name is in the attribute `origin_name`.
+        alias_map: New name to name in the checkpoint.
+        keeps_what_fits: Whether variables that the map does not explain are initialized, instead
+            of being refused.
+
+    Raises:
+        errors.ConfigError: They are refused.
+    """
     reader = py_checkpoint_reader.NewCheckpointReader(save_path)
-    feed_dict = calc_feed_dict(reader, alias_map, placeholders)
-    if feed_dict is None:
+    if not is_alias_map_needed(reader, alias_map):
         return False
-    sess.run(ops, feed_dict)
-    logger.info("restored %d variables from %s under other names", len(feed_dict), save_path)
+    matched = match_aliases(reader, alias_map, placeholders)
+    if matched.misfits and not keeps_what_fits:
+        raise make_misfit_error(matched.misfits, save_path)
+    sess.run(ops, {**matched.feed_dict, **_initialize(sess, matched.unmatched)})
+    logger.info(
+        "restored %d variables from %s under other names", len(matched.feed_dict), save_path
+    )
+    if matched.misfits:
+        logger.warning(
+            "the alias map does not explain all variables that %s lacks, and these start anew: %s",
+            save_path,
+            changed_model.describe_first(matched.misfits),
+        )
     return True
+
+
+def _initialize(
+    sess: tf.compat.v1.Session, placeholders: Iterable[tf.Tensor]
+) -> dict[tf.Tensor, Any]:
+    """Gives variables their initial values; returns those by the variables' placeholders."""
+    placeholders = list(placeholders)
+    known = sess.graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+    by_name = {node_name(variable.name): variable for variable in known}
+    variables = [by_name[placeholder.origin_name] for placeholder in placeholders]
+    sess.run([variable.initializer for variable in variables])
+    return dict(zip(placeholders, sess.run(variables), strict=True))
 
 
 def clear_nn(

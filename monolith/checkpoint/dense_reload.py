@@ -18,12 +18,13 @@ import collections
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from monolith import errors
+from monolith.checkpoint import changed_model
 from monolith.checkpoint.alias_names import (
     add_mapping_rules,
     get_guess_name,
@@ -183,11 +184,44 @@ def calc_feed_dict(
         restore serves.
 
     Raises:
-        ValueError: A placeholder has no `origin_name`, or the checkpoint has no tensor for it, or
-            one of another shape.
+        ValueError: A placeholder has no `origin_name`.
+        errors.ConfigError: The checkpoint has no tensor for one, or one of another shape.
     """
-    if all(ckpt_reader.has_tensor(get_whole_name(name)) for name in alias_map):
+    if not is_alias_map_needed(ckpt_reader, alias_map):
         return None
+    matched = match_aliases(ckpt_reader, alias_map, placeholders)
+    if matched.misfits:
+        raise make_misfit_error(matched.misfits)
+    return matched.feed_dict
+
+
+def is_alias_map_needed(ckpt_reader: Any, alias_map: Mapping[str, str]) -> bool:
+    """Returns whether a checkpoint lacks some of the new names; else an ordinary restore serves."""
+    return not all(ckpt_reader.has_tensor(get_whole_name(name)) for name in alias_map)
+
+
+class Matched(NamedTuple):
+    """Which variables a checkpoint has under the names that an alias map gives them.
+
+    Attributes:
+        feed_dict: Values by placeholder.
+        unmatched: Placeholders of variables that it does not have, or in another shape.
+        misfits: What is wrong with those, for a message.
+    """
+
+    feed_dict: dict[tf.Tensor, np.ndarray]
+    unmatched: list[tf.Tensor]
+    misfits: list[str]
+
+
+def match_aliases(
+    ckpt_reader: Any, alias_map: Mapping[str, str], placeholders: Iterable[tf.Tensor]
+) -> Matched:
+    """Reads what to feed for variables that the checkpoint has; see `calc_feed_dict`.
+
+    Raises:
+        ValueError: A placeholder has no `origin_name`.
+    """
     parts: dict[tuple[str, str], list[tf.Tensor]] = collections.defaultdict(list)
     for placeholder in placeholders:
         name = getattr(placeholder, "origin_name", None)
@@ -200,32 +234,52 @@ def calc_feed_dict(
         old_name = alias_map.get(name, alias_map.get(whole_name, whole_name))
         parts[whole_name, old_name].append(placeholder)
 
-    feed_dict: dict[tf.Tensor, np.ndarray] = {}
+    matched = Matched({}, [], [])
     for (name, old_name), placeholders_of_variable in parts.items():
         if not ckpt_reader.has_tensor(old_name):
-            raise ValueError(
-                f"The checkpoint has no variable {old_name!r} for {name!r}; name the one it has in "
-                "the alias map."
-            )
+            called = f" for {name!r}" if old_name != name else ", which the map does not name"
+            matched.misfits.append(f"it has no variable {old_name!r}{called}")
+            matched.unmatched.extend(placeholders_of_variable)
+            continue
         ordered = sorted(placeholders_of_variable, key=lambda p: get_part_index(p.origin_name))
-        values = _split(ckpt_reader.get_tensor(old_name), ordered, name, old_name)
-        feed_dict.update(zip(ordered, values, strict=True))
-    return feed_dict
+        value = ckpt_reader.get_tensor(old_name)
+        values = _split(value, ordered)
+        if values is None:
+            shapes = [p.shape.as_list() for p in ordered]
+            matched.misfits.append(
+                f"its variable {old_name!r} has the shape {list(value.shape)}, but {name!r}, which "
+                f"is to get its values, has {shapes[0] if len(shapes) == 1 else shapes}"
+            )
+            matched.unmatched.extend(ordered)
+        else:
+            matched.feed_dict.update(zip(ordered, values, strict=True))
+    return matched
 
 
-def _split(
-    value: np.ndarray, placeholders: list[tf.Tensor], name: str, old_name: str
-) -> list[np.ndarray]:
-    """Cuts a tensor along the first axis into the shapes of placeholders."""
+def make_misfit_error(misfits: list[str], save_path: str | None = None) -> errors.ConfigError:
+    """Returns the error for an alias map that does not explain all variables.
+
+    Args:
+        misfits: What is wrong.
+        save_path: The checkpoint, if it is known.
+    """
+    checkpoint = "the checkpoint" if save_path is None else save_path
+    return errors.ConfigError(
+        f"The alias map (reload_alias_map) does not fit {checkpoint}: "
+        f"{changed_model.describe_first(misfits)}. Let it lead from the name of each variable that "
+        "was renamed to the name in the checkpoint; or, to start what it does not explain anew, "
+        "train with restore_what_fits=True."
+    )
+
+
+def _split(value: np.ndarray, placeholders: list[tf.Tensor]) -> list[np.ndarray] | None:
+    """Cuts a tensor along the first axis into the shapes of placeholders; None if they differ."""
     shapes = [p.shape for p in placeholders]
     if len(shapes) == 1:
         values = [value]
+    elif value.ndim == 0:
+        return None
     else:
         values = np.split(value, np.cumsum([shape[0] for shape in shapes])[:-1])
-    if not all(s.is_compatible_with(v.shape) for s, v in zip(shapes, values, strict=True)):
-        raise ValueError(
-            f"Variable {old_name!r} of the checkpoint has the shape {list(value.shape)}, but "
-            f"{name!r}, which is to get its values, has {[s.as_list() for s in shapes]}; map it to "
-            "another variable."
-        )
-    return values
+    fit = all(s.is_compatible_with(v.shape) for s, v in zip(shapes, values, strict=True))
+    return values if fit else None

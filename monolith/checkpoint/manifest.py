@@ -111,6 +111,22 @@ def verify(prefix: str) -> bool:
     return _verify_all(prefix, lambda suffix: True)
 
 
+def read_sizes(prefix: str) -> dict[str, int] | None:
+    """Returns how many bytes each file of a checkpoint was saved with, by its path.
+
+    Args:
+        prefix: What the names of its files begin with.
+
+    Returns:
+        None if there is no manifest.
+
+    Raises:
+        tf.errors.DataLossError: The manifest is damaged.
+    """
+    files = _read(prefix)
+    return None if files is None else {prefix + name: int(f["bytes"]) for name, f in files.items()}
+
+
 def verify_assets(prefix: str) -> bool:
     """As `verify`, but only of tables and filters: for who restores them without the variables.
 

@@ -6,6 +6,7 @@ servers alone that still hold their values, and follows `dense_reload` where a m
 The other half, which saves, is in `save`.
 """
 
+import dataclasses
 import logging
 import os
 from collections.abc import Collection, Iterable
@@ -16,6 +17,7 @@ from tensorflow.python.training import py_checkpoint_reader
 from tensorflow.python.training import saver as tf_saver
 
 from monolith.checkpoint import (
+    changed_model,
     custom_restore,
     delta_chain,
     deltas,
@@ -24,6 +26,7 @@ from monolith.checkpoint import (
     restore_hook,
     unlisted,
 )
+from monolith.checkpoint.custom_restore import is_checkpoint
 from monolith.checkpoint.dense_reload import CUSTOM_RESTORE_OP
 from monolith.checkpoint.saver_builder import SaverBuilder
 from monolith.checkpoint.server_monitor import PsMonitor
@@ -44,6 +47,7 @@ class RecoveringSaver(tf.compat.v1.train.Saver):  # type: ignore[misc]
     _model_dir: str | None = None
     _falls_back = False
     _rebuilds_list = False
+    _changed_model: changed_model.OnChange | None = None
     # Checkpoints that a restore has found damaged, and left for older ones.
     _damaged: frozenset[str] = frozenset()
 
@@ -55,7 +59,8 @@ class RecoveringSaver(tf.compat.v1.train.Saver):  # type: ignore[misc]
             save_path: What `save` has returned, or `tf.train.latest_checkpoint`.
 
         Raises:
-            ValueError: `save_path` is no checkpoint, or does not fit the alias map.
+            ValueError: `save_path` is no checkpoint.
+            errors.ConfigError: It does not fit the alias map, or tables have changed since.
             tf.errors.DataLossError: A file of it is missing or damaged; the message names the file.
             tf.errors.OpError: The checkpoint does not fit the graph, or cannot be read.
         """
@@ -64,6 +69,7 @@ class RecoveringSaver(tf.compat.v1.train.Saver):  # type: ignore[misc]
         chosen = self._check_files(save_path)
         newest = chosen if chosen is None else delta_chain.get_newest_prefix(chosen)
         with manifest.named_damage(newest):
+            self._refuse_changed_tables(sess, chosen, newest)
             self._restore(sess, newest)
         if sess is not None:
             restore_hook.note_restored(sess, chosen)
@@ -110,7 +116,14 @@ class RecoveringSaver(tf.compat.v1.train.Saver):  # type: ignore[misc]
             return
         ops, placeholders, alias_map = custom[0]
         if alias_map is not None:
-            restored = custom_restore.restore_aliases(sess, save_path, ops, placeholders, alias_map)
+            restored = custom_restore.restore_aliases(
+                sess,
+                save_path,
+                ops,
+                placeholders,
+                alias_map,
+                keeps_what_fits=self._changed_model is changed_model.OnChange.KEEP_WHAT_FITS,
+            )
         else:
             restored = custom_restore.clear_nn(sess, save_path, ops, placeholders)
         if not restored:
@@ -119,9 +132,26 @@ class RecoveringSaver(tf.compat.v1.train.Saver):  # type: ignore[misc]
         # method for this refuses a graph that is finalized.
         graph._collections.pop(CUSTOM_RESTORE_OP, None)
 
+    def _refuse_changed_tables(
+        self, sess: tf.compat.v1.Session | None, full_path: str | None, save_path: str
+    ) -> None:
+        """Raises if rows of tables have changed, before anything is restored or initialized."""
+        graph: Any = getattr(sess, "graph", None)
+        if not graph or full_path is None or not is_checkpoint(full_path):
+            return
+        if self._changed_model is changed_model.OnChange.KEEP_WHAT_FITS:
+            return
+        tables = changed_model.find_table_changes(graph, full_path)
+        if not tables:
+            return
+        changes = changed_model.Changes([], {})
+        if not graph.get_collection(CUSTOM_RESTORE_OP):
+            changes = changed_model.find_changes(graph, save_path)
+        raise changed_model.make_refusal(save_path, dataclasses.replace(changes, tables=tables))
+
     def _check_files(self, save_path: str) -> str:
         """Returns the checkpoint to restore, whose files are as they were saved."""
-        if save_path is None or not (self._falls_back or custom_restore.is_checkpoint(save_path)):
+        if save_path is None or not (self._falls_back or is_checkpoint(save_path)):
             return save_path  # TensorFlow says what is wrong with it.
         if not self._falls_back:
             manifest.verify(save_path)
@@ -133,13 +163,18 @@ class RecoveringSaver(tf.compat.v1.train.Saver):  # type: ignore[misc]
 
     def _origin_restore(self, sess: tf.compat.v1.Session | None, save_path: str) -> None:
         """Restores from a checkpoint with the same names, only on lost servers if monitored."""
+        if self._changed_model is not None and sess is not None and is_checkpoint(save_path):
+            changes = changed_model.find_changes(sess.graph, save_path)
+            if changes:
+                self._changed_model.restore(sess, self.saver_def, save_path, changes)
+                return
         self._check_shapes(sess, save_path)
         per_device = getattr(self._builder, "restore_ops_per_device", {})
         if self._ps_monitor is None or sess is None or not per_device:
             super().restore(sess, save_path)
             return
         lost = [d for d in per_device if self._ps_monitor.is_ps_uninitialized(sess, d)]
-        if len(lost) == len(per_device) or not custom_restore.is_checkpoint(save_path):
+        if len(lost) == len(per_device) or not is_checkpoint(save_path):
             super().restore(sess, save_path)  # Also raises TensorFlow's errors about the path.
             return
         logger.info(
@@ -163,7 +198,7 @@ class RecoveringSaver(tf.compat.v1.train.Saver):  # type: ignore[misc]
         """Refuses a checkpoint in which a variable has another shape."""
         if sess is None or not isinstance(self._builder, SaverBuilder):
             return
-        if not custom_restore.is_checkpoint(save_path):
+        if not is_checkpoint(save_path):
             return
         reader = py_checkpoint_reader.NewCheckpointReader(save_path)
         wrong = self._builder.find_shape_mismatches(reader.get_variable_to_shape_map())

@@ -34,6 +34,7 @@ from typing import Any
 import tensorflow as tf
 
 from monolith import errors
+from monolith.checkpoint.changed_model import OnChange
 from monolith.checkpoint.dense_reload import CUSTOM_RESTORE_OP, calc_feed_dict
 from monolith.checkpoint.paths import SaveHelper
 from monolith.checkpoint.restore import RecoveringSaver
@@ -120,6 +121,8 @@ class PartialRecoverySaver(CrashSafeSaver, RecoveringSaver):
             The whole checkpoint is read once before it is restored, tables included.
         rebuild_checkpoint_list: Whether training goes on from the newest checkpoint of a directory
             whose file `checkpoint` is missing, instead of being refused.
+        changed_model: What a restore does where variables are missing in the checkpoint, or have
+            another shape there; None leaves that to TensorFlow, whose errors are for experts.
     """
 
     def __init__(
@@ -144,6 +147,7 @@ class PartialRecoverySaver(CrashSafeSaver, RecoveringSaver):
         model_dir: str | None = None,
         fall_back_to_older_checkpoint: bool = False,
         rebuild_checkpoint_list: bool = False,
+        changed_model: OnChange | None = None,
     ) -> None:
         builder = builder or SaverBuilder()
         if ps_monitor is not None and not hasattr(builder, "restore_ops_per_device"):
@@ -157,6 +161,7 @@ class PartialRecoverySaver(CrashSafeSaver, RecoveringSaver):
         self._model_dir = model_dir
         self._falls_back = fall_back_to_older_checkpoint
         self._rebuilds_list = rebuild_checkpoint_list
+        self._changed_model = changed_model
         super().__init__(
             var_list=var_list,
             reshape=reshape,

@@ -11,6 +11,7 @@ Example:
 """
 
 import abc
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,9 +36,30 @@ class CuckooHashTableConfig(HashTableConfig):
         initial_capacity: Rows to reserve memory for at the start, at most 2**24 of them; the table
             grows past them.
         feature_evict_every_n_hours: How often expired rows are removed from memory; 0: never.
+        admit_after: How often an id of this table is seen before the next time gives it a row,
+            whatever its slot says; ids are counted apart from those of other tables. Needs a
+            filter: one that counts takes at most 15. None leaves it to the slots.
+        expire_after_days: Rows of this table expire after so many days without an update, whatever
+            their slots say. None leaves it to the slots.
+
+    Example:
+        >>> table_config = proto.EmbeddingHashTableConfig()
+        >>> kind = CuckooHashTableConfig(admit_after=2, expire_after_days=30)
+        >>> kind.mutate_table(table_config)
+        >>> table_config.occurrence_threshold
+        2
+        >>> table_config.slot_expire_time_config.default_expire_time
+        30
     """
 
-    def __init__(self, initial_capacity: int = 1, feature_evict_every_n_hours: int = 0) -> None:
+    def __init__(
+        self,
+        initial_capacity: int = 1,
+        feature_evict_every_n_hours: int = 0,
+        *,
+        admit_after: int | None = None,
+        expire_after_days: int | None = None,
+    ) -> None:
         for name, value in (
             ("initial_capacity", initial_capacity),
             ("feature_evict_every_n_hours", feature_evict_every_n_hours),
@@ -46,8 +68,12 @@ class CuckooHashTableConfig(HashTableConfig):
                 raise errors.ConfigError(
                     f"`{name}` of CuckooHashTableConfig must not be negative, got {value}."
                 )
+        _check_whole_number("admit_after", admit_after, 0)
+        _check_whole_number("expire_after_days", expire_after_days, 1)
         self._initial_capacity = initial_capacity
         self._feature_evict_every_n_hours = feature_evict_every_n_hours
+        self._admit_after = admit_after
+        self._expire_after_days = expire_after_days
 
     def mutate_table(self, table_config: proto.EmbeddingHashTableConfig) -> None:
         table_config.initial_capacity = self._initial_capacity
@@ -55,6 +81,11 @@ class CuckooHashTableConfig(HashTableConfig):
         if self._feature_evict_every_n_hours > 0:
             table_config.enable_feature_eviction = True
             table_config.feature_evict_every_n_hours = self._feature_evict_every_n_hours
+        if self._admit_after is not None:
+            table_config.occurrence_threshold = self._admit_after
+        if self._expire_after_days is not None:
+            expire_times = table_config.slot_expire_time_config
+            expire_times.default_expire_time = self._expire_after_days
 
 
 class HashTableConfigInstance:
@@ -114,3 +145,14 @@ class HashTableConfigInstance:
         if not self._learning_rate_fns:
             raise errors.ConfigError("Learning_rate_fns must be not empty.")
         return [fn() if callable(fn) else fn for fn in self._learning_rate_fns]
+
+
+def _check_whole_number(name: str, value: Any, least: int) -> None:
+    if value is None:
+        return
+    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not is_whole or not least <= value < 2**32:
+        raise errors.ConfigError(
+            f"`{name}` of CuckooHashTableConfig must be a whole number from {least} to 2**32 - 1, "
+            f"or None to leave it to the slots, got {value!r}."
+        )

@@ -1,7 +1,8 @@
 """Admission filters: an id gets a row only when it has been seen often enough.
 
 Most ids of a live system are seen once and never again. A filter in front of a table keeps them
-out, with a threshold for each slot, so that memory goes to ids that training can learn about.
+out, with a threshold for each slot, so that memory goes to ids that training can learn about. A
+table whose config has a threshold of its own is asked with that, and its ids are counted apart.
 A table asks its filter; `intercept_gradient` does the same for embeddings without a table.
 
 Example:

@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 from monolith import errors
+from monolith.checkpoint import changed_model
+from monolith.checkpoint.changed_model import OnChange
 from monolith.graph import export_mode
 from monolith.native_training import basic_restore_hook, dense_reload_utils, save_utils
 
@@ -236,6 +238,51 @@ class TestAliasMap:
             open_session(model_dir, listener)
 
 
+class TestPartialAliasMap:
+    """A map that leaves renamed variables out: one sentence, or they start anew."""
+
+    ALIASES = {"tower": "dense_3/kernel"}
+
+    def open(self, model_dir, changed_model):
+        variables = [*build_model("tower"), make_variable("new", [7.0]), make_variable("b", 8.0)]
+        parted = v1.get_variable(
+            "parted",
+            shape=[3],
+            initializer=v1.ones_initializer(),
+            partitioner=v1.fixed_size_partitioner(2),
+        )
+        saver = save_utils.PartialRecoverySaver(changed_model=changed_model)
+        listener = CustomRestoreListener(alias_map=self.ALIASES, model_dir=model_dir)
+        with open_session(model_dir, listener, saver) as session:
+            return read(session, [*variables, *parted])
+
+    @pytest.mark.parametrize("changed_model", [None, OnChange.REFUSE])
+    def test_all_that_is_missing_is_named_in_one_sentence(self, model_dir, changed_model):
+        with pytest.raises(errors.ConfigError) as caught:
+            self.open(model_dir, changed_model)
+        message = str(caught.value)
+        assert message.startswith(
+            f"The alias map (reload_alias_map) does not fit {model_dir}/model.ckpt-5: it has no "
+            "variable 'new', which the map does not name, it has no variable 'b', which"
+        )
+        assert "'parted'" in message
+        assert "train with restore_what_fits=True" in message
+
+    def test_they_start_anew_and_the_others_are_restored(self, model_dir, caplog):
+        values = self.open(model_dir, OnChange.KEEP_WHAT_FITS)
+        assert values == [5, 1, [1, 2], [7], 8, [1, 1], [1]]
+        assert "these start anew: it has no variable 'new'" in caplog.text
+
+    def test_another_shape_starts_anew(self, model_dir, caplog):
+        step, x = build_model()
+        wide = make_variable("tower", [7.0, 7.0, 7.0])
+        saver = save_utils.PartialRecoverySaver(changed_model=OnChange.KEEP_WHAT_FITS)
+        listener = CustomRestoreListener(alias_map=self.ALIASES, model_dir=model_dir)
+        with open_session(model_dir, listener, saver) as session:
+            assert read(session, [step, x, wide]) == [5, 1, [7, 7, 7]]
+        assert "'dense_3/kernel' has the shape [2], but 'tower'" in caplog.text
+
+
 class TestClearNn:
     def train(self, model_dir, **settings):
         with tf.Graph().as_default():
@@ -283,6 +330,15 @@ class TestClearNn:
             saver.restore(session, tf.train.latest_checkpoint(model_dir))
             assert read(session, variables) == [5, 1, [1, 2]]
         assert len(v1.get_collection(CUSTOM_RESTORE_OP)) == 1
+        assert not os.path.exists(os.path.join(model_dir, "clear_nn"))
+
+    def test_not_used_up_if_tables_have_changed(self, model_dir):
+        build_model("dense_3/kernel")
+        change = changed_model.TableChange("user", "has dim 2, in the checkpoint dim 1")
+        changed_model.add_table_check(lambda prefix: [change])
+        listener = CustomRestoreListener(clear_nn=True, model_dir=model_dir)
+        with pytest.raises(errors.ConfigError, match="table 'user' has dim 2"):
+            open_session(model_dir, listener)
         assert not os.path.exists(os.path.join(model_dir, "clear_nn"))
 
     def test_not_together_with_aliases(self):

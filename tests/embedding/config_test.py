@@ -1,5 +1,6 @@
 """The config of a whole table."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -41,6 +42,39 @@ class TestCuckooHashTableConfig:
     def test_negative_numbers_are_refused(self, arguments):
         with pytest.raises(errors.ConfigError, match="must not be negative, got -1"):
             table_configs.CuckooHashTableConfig(*arguments)
+
+    def test_threshold_and_expiry_are_left_to_the_slots(self):
+        config = proto.EmbeddingHashTableConfig()
+        table_configs.CuckooHashTableConfig().mutate_table(config)
+        assert not config.HasField("occurrence_threshold")
+        assert not config.HasField("slot_expire_time_config")
+
+    @pytest.mark.parametrize(("admit_after", "days"), [(0, 1), (2, 30), (2**32 - 1, 2**32 - 1)])
+    def test_threshold_and_expiry_of_the_table(self, admit_after, days):
+        config = proto.EmbeddingHashTableConfig()
+        table_configs.CuckooHashTableConfig(
+            admit_after=admit_after, expire_after_days=np.int64(days)
+        ).mutate_table(config)
+        assert config.HasField("occurrence_threshold")
+        assert config.occurrence_threshold == admit_after
+        assert config.slot_expire_time_config.default_expire_time == days
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"admit_after": -1}, "`admit_after` .* whole number from 0 to .*, got -1"),
+            ({"admit_after": 1.5}, "got 1.5"),
+            ({"admit_after": True}, "got True"),
+            ({"admit_after": "2"}, "got '2'"),
+            ({"admit_after": 2**32}, "got 4294967296"),
+            ({"expire_after_days": 0}, "`expire_after_days` .* from 1 to .*, got 0"),
+            ({"expire_after_days": -3}, "got -3"),
+            ({"expire_after_days": float("nan")}, "got nan"),
+        ],
+    )
+    def test_odd_thresholds_and_times_are_refused(self, settings, message):
+        with pytest.raises(errors.ConfigError, match=message):
+            table_configs.CuckooHashTableConfig(**settings)
 
 
 class TestHashTableConfigInstance:

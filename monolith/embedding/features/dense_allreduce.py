@@ -1,25 +1,23 @@
 """The average of dense gradients over all workers of synchronous training.
 
-Only jobs that set `MONOLITH_WITH_HOROVOD` average anything; how they do it is up to a few more
-variables of the environment, listed below.
+Only jobs that set `MONOLITH_WITH_HOROVOD` average anything; by which library they do it is decided
+in `monolith.graph.collectives`, and how is up to a few more variables of the environment.
 
 Example:
     >>> is_enabled()  # Without the variable.
     False
 """
 
-import importlib
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from monolith import errors
+from monolith.graph import collectives
+from monolith.graph.collectives import is_on
 
 _WITH_HOROVOD = "MONOLITH_WITH_HOROVOD"
-_WITH_BYTEPS = "MONOLITH_WITH_BYTEPS"  # BytePS instead of Horovod; off by default,
-_WITH_BYTEPS_ALLREDUCE = "MONOLITH_WITH_BYTEPS_ALLREDUCE"  # for gradients too; on by default.
 _FUSION = "MONOLITH_WITH_ALLREDUCE_FUSION"  # "none", "one" or "grouped".
 _FP16 = "MONOLITH_WITH_ALLREDUCE_FP16"  # Whether gradients travel in half precision.
 _SKIP = "MONOLITH_SKIP_ALLREDUCE"  # To measure what the exchange costs.
@@ -27,14 +25,15 @@ _SKIP = "MONOLITH_SKIP_ALLREDUCE"  # To measure what the exchange costs.
 
 def is_enabled() -> bool:
     """Returns whether this job has a collective library."""
-    return _is_on(_WITH_HOROVOD)
+    return is_on(_WITH_HOROVOD)
 
 
 def average(gradients: Sequence[Any]) -> list[Any]:
     """Returns each gradient, a tensor or `tf.IndexedSlices`, averaged over all workers.
 
     Raises:
-        ConfigError: The library that the environment asks for cannot be imported.
+        ConfigError: The library that the environment asks for cannot be imported, or the ranks
+            have not met.
         RuntimeError: It asks for a fusion that does not exist.
     """
     fusion = os.environ.get(_FUSION, "none")
@@ -42,39 +41,20 @@ def average(gradients: Sequence[Any]) -> list[Any]:
         raise RuntimeError(
             f"{_FUSION} must be 'none', 'one' or 'grouped', got '{fusion}'; set one of these."
         )
-    if not gradients or _is_on(_SKIP):
+    if not gradients or is_on(_SKIP):
         return list(gradients)
-    if _is_on(_WITH_BYTEPS) and _is_on(_WITH_BYTEPS_ALLREDUCE, default="1"):
-        library = _import("byteps.tensorflow", _WITH_BYTEPS)
-        reduce = library.push_pull
-    else:
-        library = _import("horovod.tensorflow", _WITH_HOROVOD)
-        reduce = library.allreduce
-    options = {"op": library.Average}
-    if _is_on(_FP16):
-        options["compression"] = library.Compression.fp16
+    masked, factor = collectives.leave_out_idle(gradients)
+    averages = _average(masked, fusion, compress=is_on(_FP16))
+    return [collectives.scale_average(average, factor) for average in averages]
+
+
+def _average(gradients: Sequence[Any], fusion: str, *, compress: bool) -> list[Any]:
     if fusion == "none":
-        return [reduce(gradient, **options) for gradient in gradients]
+        return [collectives.allreduce(gradient, compress=compress) for gradient in gradients]
     dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
     if fusion == "one":
-        return _split_like(reduce(_join(dense), **options), dense)
-    if not hasattr(library, "grouped_allreduce"):
-        raise RuntimeError(f"{library.__name__} cannot reduce groups; set {_FUSION} to 'one'.")
-    return list(library.grouped_allreduce(dense, **options))
-
-
-def _is_on(variable: str, default: str = "0") -> bool:
-    return os.environ.get(variable, default).lower() not in ("", "0", "false")
-
-
-def _import(name: str, variable: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as e:
-        raise errors.ConfigError(
-            f"{variable} asks for all-reduce with {name}, which cannot be imported ({e}); install "
-            f"it or unset {variable}."
-        ) from e
+        return _split_like(collectives.allreduce(_join(dense), compress=compress), dense)
+    return collectives.grouped_allreduce(dense, compress=compress)
 
 
 def _join(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

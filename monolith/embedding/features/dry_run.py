@@ -54,6 +54,7 @@ class TableConfig(NamedTuple):
         unmerged_slice_dims: The widths of the slices as the model added them.
         hashtable_config: The kind of table.
         feature_to_combiners: The combiner of each feature.
+        is_named_after_slot: Whether the table has the slot's name, also with one feature.
     """
 
     slice_configs: list[SliceConfig]
@@ -61,6 +62,7 @@ class TableConfig(NamedTuple):
     unmerged_slice_dims: list[int]
     hashtable_config: entry.HashTableConfig
     feature_to_combiners: dict[str, combiners.Combiner]
+    is_named_after_slot: bool = False
 
 
 class DummyFeatureEmbTable(FeatureEmbTable):
@@ -72,11 +74,18 @@ class DummyFeatureEmbTable(FeatureEmbTable):
     Args:
         batch_size: The static batch size of what a lookup returns; None or 0: not known.
         hashtable_config: The kind of table.
+        is_named_after_slot: See `TableConfig`.
     """
 
-    def __init__(self, batch_size: int | None, hashtable_config: entry.HashTableConfig) -> None:
+    def __init__(
+        self,
+        batch_size: int | None,
+        hashtable_config: entry.HashTableConfig,
+        is_named_after_slot: bool = False,
+    ) -> None:
         self._batch_size = batch_size or None
         self._hashtable_config = hashtable_config
+        self._is_named_after_slot = is_named_after_slot
         self._slice_configs: list[SliceConfig] = []
         self._feature_to_combiners: dict[str, combiners.Combiner] = {}
         self._feature_to_ids_and_rows: dict[str, tuple[tf.RaggedTensor, tf.Tensor]] = {}
@@ -113,6 +122,7 @@ class DummyFeatureEmbTable(FeatureEmbTable):
             unmerged_slice_dims=[s.segment.dim_size for s in self._slice_configs],
             hashtable_config=self._hashtable_config,
             feature_to_combiners=dict(self._feature_to_combiners),
+            is_named_after_slot=self._is_named_after_slot,
         )
 
     def _get_ids_and_rows(self, feature_name: str) -> tuple[tf.RaggedTensor, tf.Tensor]:
@@ -157,7 +167,9 @@ class DummyFeatureFactory(FeatureFactory):
         if name in self._tables:
             raise NameError(f"Duplicate names for the table. Name: {name}")
         self._keep_admission_and_expiry(config)
-        self._tables[name] = DummyFeatureEmbTable(self._batch_size, config.hashtable_config)
+        self._tables[name] = DummyFeatureEmbTable(
+            self._batch_size, config.hashtable_config, config.names_table
+        )
         return FeatureSlot(self._tables[name], config)
 
     def _keep_admission_and_expiry(self, config: FeatureSlotConfig) -> None:

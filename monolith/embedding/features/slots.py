@@ -58,6 +58,8 @@ class FeatureSlotConfig:
         slot_id: The number of the slot in its ids; the next two settings need it.
         occurrence_threshold: How often an id is seen before it gets a row; None is 0.
         expire_time: Days without an update after which a row is forgotten.
+        names_table: Whether the slot's table is named after the slot also while only one feature
+            uses it; otherwise it is named after that feature, as older checkpoints have it.
     """
 
     name: str | None = None
@@ -84,6 +86,7 @@ class FeatureSlotConfig:
     slot_id: int | None = None
     occurrence_threshold: int | None = 0
     expire_time: int = DEFAULT_EXPIRE_TIME
+    names_table: bool = False
 
     def __post_init__(self) -> None:
         self.name = self.name or str(self.slot_id)

@@ -30,6 +30,7 @@ def create_multi_type_hash_table(
     sync_clients: Sequence[tf.Tensor | None] | None = None,
     reduce_network_packets: bool = False,
     max_rpc_deadline_millis: int = 30,
+    transfer_float16: bool = False,
 ) -> MergedMultiTypeHashTable:
     """Makes a table for all slots with equal configs, and a view of all of them.
 
@@ -41,6 +42,8 @@ def create_multi_type_hash_table(
         reduce_network_packets: Whether one request to a server serves all tables, instead of one
             for each table.
         max_rpc_deadline_millis: How long a call may take in an exported model.
+        transfer_float16: Whether rows and gradients travel as float16 between a worker and a
+            server; only if one request serves all tables.
 
     Raises:
         AssertionError: There is not one filter, or client, for each server.
@@ -55,6 +58,7 @@ def create_multi_type_hash_table(
             hash_filter=hash_filters[index],
             name_suffix=name if num_ps == 0 else f"{name}_{index}",
             sync_client=clients[index],
+            counted_as=name,
         )
         # So that a checkpoint can be restored on another number of servers.
         whole = table.name if num_ps == 0 else table.name.removesuffix(f"_{index}")
@@ -81,6 +85,7 @@ def create_multi_type_hash_table(
                 num_ps,
                 configs,
                 make_on_server,
+                transfer_float16=transfer_float16,
                 max_rpc_deadline_millis=max_rpc_deadline_millis,
             )
         return multi_type.MultiTypeHashTable(configs, make_distributed_table)
@@ -94,6 +99,7 @@ def create_native_multi_hash_table(
     hash_filters: Sequence[tf.Tensor | None],
     sync_clients: Sequence[tf.Tensor | None] | None = None,
     max_rpc_deadline_millis: int = 30,
+    transfer_float16: bool = False,
 ) -> MultiHashTable | sharded_tables.DistributedMultiTypeHashTable:
     """Makes one resource on each server that serves the tables of all slots at once.
 
@@ -111,6 +117,7 @@ def create_native_multi_hash_table(
         num_ps,
         slot_to_config,
         MultiHashTableFactory(hash_filters, clients),
+        transfer_float16=transfer_float16,
         max_rpc_deadline_millis=max_rpc_deadline_millis,
     )
 

@@ -20,7 +20,7 @@ from monolith.embedding.tables.layout import (
 )
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
 from monolith.graph import export_mode, task_context
-from monolith.native import ops
+from monolith.native import remote_predict
 
 
 class NamedTables(RawMultiTypeHashTable):
@@ -144,11 +144,21 @@ class ExportedTables(NamedTables):
         self._add_signatures(table)
 
     def raw_lookup(self, ragged_id: tf.RaggedTensor) -> tf.Tensor:
+        """Returns the rows; if the server is away, and the process may go on, default ones."""
         if self._is_raw:
             inputs = {"id": ragged_id.values, "id_split": ragged_id.row_splits}
-            return tf.reshape(self._call("raw_lookup", inputs, ["flat_emb"])[0], [-1])
-        rows = self._call("lookup", self._ids_by_name(ragged_id), self._names)
-        return flatten_n_tensors(*rows)
+            dims = tf.constant(self._dims, tf.int64)
+            size = tf.reduce_sum(ragged_id.row_lengths() * dims)
+            code, (rows,) = self._call("raw_lookup", inputs, ["flat_emb"])
+            return _or_default(code, rows, size)
+        ids = self._ids_by_name(ragged_id)
+        code, rows_of_tables = self._call("lookup", ids, self._names)
+        return flatten_n_tensors(
+            *(
+                _or_default(code, rows, tf.size(ids[name], tf.int64) * dim)
+                for name, dim, rows in zip(self._names, self._dims, rows_of_tables, strict=True)
+            )
+        )
 
     def raw_apply_gradients(
         self,
@@ -188,50 +198,29 @@ class ExportedTables(NamedTables):
 
     def _call(
         self, signature: str, inputs: Mapping[str, tf.Tensor], outputs: Sequence[str]
-    ) -> list[tf.Tensor]:
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Returns the status of a call, and its outputs."""
         aliases = sorted(inputs)
-        return _remote_predict(
+        code, _, tensors = remote_predict.call_op(
             aliases,
             [inputs[alias] for alias in aliases],
-            list(outputs),
+            outputs,
             model_name=f"{task_context.get().model_name or ''}:ps_{self._index}",
             task=self._index,
             old_model_name=f"ps_{self._index}",
+            # Whoever serves the model decides what becomes of a call without an answer.
+            fail_op_on_rpc_error=False,
             max_rpc_deadline_millis=self._max_rpc_deadline_millis,
             signature_name=signature,
         )
+        return code, tensors
 
 
-def _remote_predict(
-    input_tensor_alias: Sequence[str],
-    input_tensors: Sequence[tf.Tensor],
-    output_tensor_alias: Sequence[str],
-    *,
-    model_name: str,
-    task: int,
-    old_model_name: str,
-    max_rpc_deadline_millis: int,
-    signature_name: str,
-) -> list[tf.Tensor]:
-    """Calls a signature of another model; its outputs are float32."""
-    try:
-        call = ops.tf_serving_remote_predict
-    except AttributeError as e:
-        raise NotImplementedError(
-            "A model cannot be exported in parts yet: this build of the op library has no "
-            "`TfServingRemotePredict`, with which the entry model calls its parameter servers. "
-            "Export it with ExportMode.STANDALONE."
-        ) from e
-    _, _, output_tensors = call(
-        input_tensor_alias,
-        input_tensors,
-        output_tensor_alias,
-        model_name=model_name,
-        model_version=-1,
-        max_rpc_deadline_millis=max_rpc_deadline_millis,
-        signature_name=signature_name,
-        old_model_name=old_model_name,
-        task=task,
-        output_types=[tf.float32] * len(output_tensor_alias),
+def _or_default(code: tf.Tensor, rows: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Returns the rows, flat; of a failed call `size` times the number that it gives instead."""
+    flat = tf.cond(
+        tf.equal(code, 0),
+        lambda: tf.reshape(rows, [-1]),
+        lambda: tf.fill(tf.reshape(size, [1]), tf.reshape(rows, [])),
     )
-    return list(output_tensors)
+    return tf.ensure_shape(flat, [None])

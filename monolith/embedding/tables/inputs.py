@@ -28,6 +28,26 @@ def to_ids(ids: TensorLike) -> tf.Tensor:
     return tf.convert_to_tensor(ids, tf.int64)
 
 
+def arrange(rows: tf.Tensor, ids: tf.Tensor, dim: int) -> tf.Tensor:
+    """Returns the rows of ids, which the ops give as a list, in the shape of the ids and `dim`.
+
+    Example:
+        >>> arrange(tf.ones([4, 3]), tf.constant([[1, 2], [3, 4]]), 3).shape.as_list()
+        [2, 2, 3]
+    """
+    shape = ids.shape
+    if shape.rank == 1:
+        return rows
+    if shape.rank == 0:
+        # A reshape would take longer than the lookup of one id: its shape becomes a tensor first.
+        return tf.squeeze(rows, [0])
+    if shape.is_fully_defined():
+        return tf.reshape(rows, [*shape, dim])
+    arranged = tf.reshape(rows, tf.concat([tf.shape(ids), [dim]], 0))
+    arranged.set_shape(shape.concatenate([dim]))
+    return arranged
+
+
 def to_floats(values: TensorLike) -> tf.Tensor:
     """Returns rows or gradients as float32.
 

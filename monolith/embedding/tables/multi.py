@@ -51,6 +51,7 @@ from monolith.embedding.tables.multi_snapshots import (
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
 from monolith.embedding.tables.registry import _MULTI_HASH_TABLE_GRAPH_KEY
 from monolith.embedding.tables.snapshots import _TIMEOUT_IN_MS
+from monolith.embedding.tables.stats import TableStats, by_table, read_stats
 from monolith.embedding.tables.table import LearningRates, learning_rates_of
 from monolith.graph import devices, export_mode
 from monolith.graph import metadata as graph_meta
@@ -514,6 +515,14 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable, registry.Tab
     def sizes(self) -> tf.Tensor:
         """Returns how many rows each table has, int64, in the order of `table_names`."""
         return ops.monolith_multi_hash_table_size(self._handle)
+
+    def stats(self) -> dict[str, TableStats]:
+        """Returns rows, memory and what has become of ids by table, int64 scalars.
+
+        `TableStats` says what is counted.
+        """
+        stats = by_table(read_stats(self._handle), len(self._table_names))
+        return dict(zip(self._table_names, stats, strict=True))
 
     def make_assign_call(self) -> registry.AssignCall:
         """Adds what overwrites rows of a model that serves to the default graph."""

@@ -29,6 +29,9 @@ _HASH_TABLE_GRAPH_KEY = "monolith_hash_tables"
 _MULTI_HASH_TABLE_GRAPH_KEY = "monolith_multi_hash_tables"
 _COLLECTIONS = (_HASH_TABLE_GRAPH_KEY, _MULTI_HASH_TABLE_GRAPH_KEY)
 
+# What the names of tables of their own begin with; those in a multi table have names as given.
+SINGLE_NAME_PREFIX = "MonolithHashTable_"
+
 _SHARDS_META_KEY = "monolith_table_shards"
 
 

@@ -166,6 +166,7 @@ def hash_table_from_config(
     name_suffix: str = "",
     sync_client: tf.Tensor | None = None,
     saver_parallel: int = -1,
+    counted_as: str = "",
 ) -> HashTable:
     """Makes a table on the current device's CPU.
 
@@ -179,6 +180,8 @@ def hash_table_from_config(
         name_suffix: The table's name is `MonolithHashTable_<name_suffix>`.
         sync_client: Told which rows change, for real-time serving; by default nobody is.
         saver_parallel: Number of files that a save writes; -1: by the number of rows.
+        counted_as: The name under which the filter counts ids, if the config has a threshold of
+            its own; the parts of a table on several servers share one. By default the table's name.
 
     Raises:
         ValueError: The graph has a table of this name, or the config does not describe a table.
@@ -205,6 +208,7 @@ def hash_table_from_config(
             sync_client,
             config=table_config.SerializeToString(deterministic=True),
             shared_name=name,
+            counted_as=counted_as,
             name=re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name),
         )
     return HashTable(

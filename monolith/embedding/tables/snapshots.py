@@ -5,20 +5,26 @@ A table's rows are written to `model.ckpt-STEP.assets/` *before* the variables, 
 """
 
 import collections
+import contextlib
 import logging
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.python.lib.io import file_io
 
+from monolith import errors
+from monolith.checkpoint import changed_model as model_changes
+from monolith.checkpoint.changed_model import Changes, OnChange, TableChange
 from monolith.checkpoint.paths import SaveHelper
 from monolith.checkpoint.restore_hook import AssetRestorerListener
 from monolith.checkpoint.server_monitor import PsMonitor
-from monolith.embedding.tables import registry, shards
+from monolith.embedding.tables import registry, row_forms, shards
 from monolith.embedding.tables.registry import Entry
+from monolith.embedding.tables.row_forms import FormChange
 from monolith.native import ops
 from monolith.proto import ckpt_info_pb2
 
@@ -27,6 +33,8 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_IN_MS = 60 * 60 * 1000
 # Tables start saving at different moments, so that a server does not write all of them at once.
 _SLEEP_MS_PER_TABLE = 15
+# How a table says that rows are not of its form, of a save that does not tell what form they have.
+_MISFIT = re.compile(r"The snapshot does not fit table (?P<table>.*): (?P<why>Cannot .*) \(file ")
 
 
 class TableSaverListener(tf.compat.v1.train.CheckpointSaverListener):  # type: ignore[misc]
@@ -102,6 +110,10 @@ class TableRestorerListener(AssetRestorerListener):
         ps_monitor: If given, only tables on servers that started anew are restored; the others keep
             what they hold.
         tables: Only these; by default all.
+        changed_model: What is done where rows have another form than those of the checkpoint. To
+            keep what fits, a table whose optimizers alone have changed keeps its weights, any
+            other one starts without rows, and so does one that the checkpoint lacks; a warning
+            names it. Refused otherwise; None takes a missing table for an error of its own.
     """
 
     # Whether tables are restored where there are no variables: from the only asset directory.
@@ -112,15 +124,27 @@ class TableRestorerListener(AssetRestorerListener):
         basename: str,
         ps_monitor: PsMonitor | None = None,
         tables: Sequence[Entry] | None = None,
+        changed_model: OnChange | None = None,
     ) -> None:
         super().__init__(basename)
         self._ps_monitor = ps_monitor
+        self._changed_model = changed_model
         self._restores = [
-            _Restore(entry) for entry in (registry.get_tables() if tables is None else tables)
+            _Restore(entry, changed_model is OnChange.KEEP_WHAT_FITS)
+            for entry in (registry.get_tables() if tables is None else tables)
         ]
 
+    def begin(self) -> None:
+        """Lets the saver know which tables have changed before it restores variables."""
+        model_changes.add_table_check(self._find_changes)
+
     def restore(self, session: tf.compat.v1.Session, prefix: str | None) -> None:
-        """Restores the tables; called by the restore hook."""
+        """Restores the tables; called by the restore hook.
+
+        Raises:
+            errors.ConfigError: Rows have another form than those of the checkpoint.
+            ValueError: The checkpoint lacks a table.
+        """
         if prefix is None and self._restores_tables_alone:
             prefix = _find_only_assets(self.model_dir)
         if prefix is None:
@@ -136,15 +160,44 @@ class TableRestorerListener(AssetRestorerListener):
         restores = list(self._select_lost(sess))
         if not restores:
             return
-        saved = shards.SavedLayers(SaveHelper.strip_asset_dir(path_prefix))
+        prefix = SaveHelper.strip_asset_dir(path_prefix)
+        saved = shards.SavedLayers(prefix)
+        keeps = self._changed_model is OnChange.KEEP_WHAT_FITS
+        changes = self._compare(restores, saved)
+        if changes and not keeps:
+            raise model_changes.make_refusal(prefix, Changes([], {}, changes))
+        found = [restore for restore in restores if not keeps or saved.has(restore.entry)]
         feeds: dict[tf.Tensor, Any] = {}
-        for restore in restores:
-            feeds[restore.paths], feeds[restore.layers] = saved.find_files(restore.entry)
+        for restore in found:
+            feeds.update(restore.make_feeds(saved))
         initializers = [restore.initializer for restore in restores if restore.initializer]
         if initializers:
             run_with_timeout(sess, initializers, {})
-        run_with_timeout(sess, [restore.op for restore in restores], feeds)
-        logger.info("restored %d hash tables from %s", len(restores), path_prefix)
+        with _explained_misfits(prefix):
+            run_with_timeout(sess, [restore.op for restore in found], feeds)
+        for change in changes:
+            kept = "keeps its weights" if change.keeps_weights else "starts without rows"
+            logger.warning(
+                "the model has changed since %s: %s, and %s", prefix, change.describe(), kept
+            )
+        logger.info("restored %d hash tables from %s", len(found), path_prefix)
+
+    def _find_changes(self, prefix: str) -> list[TableChange]:
+        """Returns the tables that are not as they are in the checkpoint `prefix`."""
+        if not tf.io.gfile.isdir(SaveHelper.get_ckpt_asset_dir(prefix)):
+            return []  # Variables alone, whose tables come from elsewhere.
+        return self._compare(self._restores, shards.SavedLayers(prefix))
+
+    def _compare(
+        self, restores: Iterable["_Restore"], saved: shards.SavedLayers
+    ) -> list[TableChange]:
+        changes: dict[TableChange, None] = {}  # In order; all servers of a table have the same.
+        for restore in restores:
+            if saved.has(restore.entry):
+                changes.update(dict.fromkeys(restore.find_changes(saved)))
+            elif self._changed_model is not None:
+                changes.update(dict.fromkeys(map(_make_missing, _get_labels(restore.entry))))
+        return list(changes)
 
     def _select_lost(self, sess: tf.compat.v1.Session) -> Iterable["_Restore"]:
         """Yields what is to be restored: everything, if nobody knows what is lost."""
@@ -189,23 +242,89 @@ class TableRestorerSaverListener(tf.compat.v1.train.CheckpointSaverListener):  #
 
 
 class _Restore:
-    """The op that restores one table, and which files it is to be told."""
+    """The op that restores one table, and which files it is to be told.
 
-    def __init__(self, entry: Entry) -> None:
+    Args:
+        entry: The table.
+        may_have_changed: Whether the op is to take what it can if rows have another form now.
+    """
+
+    def __init__(self, entry: Entry, may_have_changed: bool) -> None:
         self.entry = entry
         self.device: str = entry.handle.device
         self.initializer = entry.table.initializer
-        self.paths = tf.compat.v1.placeholder(tf.string, [None])
-        self.layers = tf.compat.v1.placeholder(tf.int64, [None])
-        self.op = ops.monolith_table_restore_layers(
+        self._forms = row_forms.get_forms(entry)
+        self._paths = tf.compat.v1.placeholder(tf.string, [None])
+        self._layers = tf.compat.v1.placeholder(tf.int64, [None])
+        # Names of tables that start anew, and of those that keep their weights.
+        self._changed: list[tf.Tensor] = []
+        restore = ops.monolith_table_restore_layers
+        if may_have_changed:
+            self._changed = [tf.compat.v1.placeholder(tf.string, [None]) for _ in range(2)]
+            restore = ops.monolith_table_restore_changed
+        self.op = restore(
             entry.handle,
-            self.paths,
-            self.layers,
+            self._paths,
+            self._layers,
+            *self._changed,
             compression=entry.config.snapshot_format.compression,
             keep_other_rows=entry.config.snapshot_format.keeps_other_rows,
             server=entry.shard.server,
             num_servers=entry.shard.num_servers,
         )
+
+    def find_changes(self, saved: shards.SavedLayers) -> list[TableChange]:
+        """Returns which of its tables have rows of another form than those that were saved."""
+        labels = dict(zip(self.entry.config.table_names, _get_labels(self.entry), strict=True))
+        return [
+            TableChange(labels[change.table], change.describe(), change.keeps_weights)
+            for change in self._find_form_changes(saved)
+        ]
+
+    def make_feeds(self, saved: shards.SavedLayers) -> dict[tf.Tensor, Any]:
+        """Returns what the op is to be fed with.
+
+        Raises:
+            ValueError: The save lacks the table.
+        """
+        feeds: dict[tf.Tensor, Any] = {}
+        feeds[self._paths], feeds[self._layers] = saved.find_files(self.entry)
+        changes = self._find_form_changes(saved)
+        for placeholder, keeps_weights in zip(self._changed, (False, True), strict=False):
+            feeds[placeholder] = [c.table for c in changes if c.keeps_weights == keeps_weights]
+        return feeds
+
+    def _find_form_changes(self, saved: shards.SavedLayers) -> list[FormChange]:
+        return row_forms.find_changes(self._forms, saved.get_forms(self.entry))
+
+
+def _get_labels(entry: Entry) -> list[str]:
+    """Returns the names of the tables behind a handle, as people know them."""
+    if len(entry.config.table_names) > 1 or entry.config.table_names[0] != entry.name:
+        return list(entry.config.table_names)
+    # A table of its own has a name for each server.
+    return [entry.shard.table.removeprefix(registry.SINGLE_NAME_PREFIX)]
+
+
+def _make_missing(table: str) -> TableChange:
+    return TableChange(table, "is not in the checkpoint")
+
+
+@contextlib.contextmanager
+def _explained_misfits(prefix: str) -> Iterator[None]:
+    """Says in one sentence that rows do not fit, where the save does not tell their form."""
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        misfit = _MISFIT.search(error.message)
+        if misfit is None:
+            raise
+        raise errors.ConfigError(
+            f"The rows of table {misfit['table']!r} have another form than those of {prefix}: "
+            f"{misfit['why']} The checkpoint is of an older version, which does not note the "
+            "form of rows, so it fits either as a whole or not at all: go back to the dim and the "
+            "optimizer that it was saved with, or use another model directory."
+        ) from None
 
 
 def run_with_timeout(

@@ -15,8 +15,16 @@ from tensorflow.python.framework import ops as framework_ops
 
 from monolith import errors
 from monolith.embedding.tables import registry
-from monolith.embedding.tables.inputs import TensorLike, to_floats, to_ids, to_seconds, to_step
+from monolith.embedding.tables.inputs import (
+    TensorLike,
+    arrange,
+    to_floats,
+    to_ids,
+    to_seconds,
+    to_step,
+)
 from monolith.embedding.tables.registry import _HASH_TABLE_GRAPH_KEY
+from monolith.embedding.tables.stats import TableStats, by_table, read_stats
 from monolith.graph import metadata as graph_meta
 from monolith.native import ops
 from monolith.proto import hash_table_ops_pb2
@@ -24,7 +32,7 @@ from monolith.proto import hash_table_ops_pb2
 # The learning rates of a table's segments, or what computes them when they are needed.
 LearningRates: TypeAlias = tf.Tensor | Callable[[], tf.Tensor] | None
 
-_NAME_PREFIX = "MonolithHashTable_"
+_NAME_PREFIX = registry.SINGLE_NAME_PREFIX
 _SERVER_SUFFIX = re.compile(r"_\d+$", re.ASCII)
 _ASSIGN_SIGNATURE = "hashtable_assign"
 
@@ -65,7 +73,7 @@ class BaseHashTable(abc.ABC):
     def lookup(
         self, ids: TensorLike, use_multi_threads: bool = False, enable_dedup: bool = False
     ) -> tf.Tensor:
-        """Returns rows, float32 [len(ids), dim]."""
+        """Returns rows, float32, in the shape of the ids and `dim`."""
 
     @abc.abstractmethod
     def apply_gradients(
@@ -254,17 +262,19 @@ class HashTable(BaseHashTable, registry.Table):
     def lookup(
         self, ids: TensorLike, use_multi_threads: bool = False, enable_dedup: bool = False
     ) -> tf.Tensor:
-        """Returns rows, float32 [len(ids), dim]; zeros for ids without a row, which get none.
+        """Returns rows, float32 [..., dim]; zeros for ids without a row, which get none.
 
         Args:
-            ids: Int64.
+            ids: Int64 of any shape.
             use_multi_threads: Whether also batches of moderate size are worth several threads.
             enable_dedup: Has no effect; equal ids cost little in a lookup.
         """
         del enable_dedup
-        return ops.monolith_hash_table_lookup(
-            self._table, to_ids(ids), dim_size=self._dim_size, use_multi_threads=use_multi_threads
+        ids = to_ids(ids)
+        rows = ops.monolith_hash_table_lookup(
+            self._table, ids, dim_size=self._dim_size, use_multi_threads=use_multi_threads
         )
+        return arrange(rows, ids, self._dim_size)
 
     def lookup_entry(self, ids: TensorLike) -> tf.Tensor:
         """Returns rows with optimizer state and time as serialized `EntryDump`s without id.
@@ -361,6 +371,10 @@ class HashTable(BaseHashTable, registry.Table):
     def sizes(self) -> tf.Tensor:
         """Returns the number of rows, int64 [1]."""
         return tf.reshape(self.size(), [1])
+
+    def stats(self) -> TableStats:
+        """Returns rows, memory and what has become of ids, int64 scalars; see `TableStats`."""
+        return by_table(read_stats(self._table), 1)[0]
 
     def make_assign_call(self) -> registry.AssignCall:
         """Adds what overwrites rows of a model that serves to the default graph."""

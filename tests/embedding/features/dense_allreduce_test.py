@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.embedding.features import dense_allreduce
+from monolith.graph import collectives
 
 
 class FakeLibrary(types.ModuleType):
@@ -139,14 +140,29 @@ def test_fusions_that_do_not_exist(monkeypatch, fusion):
 
 
 def test_library_that_is_not_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "horovod", None)
-    monkeypatch.setenv("MONOLITH_WITH_HOROVOD", "True")
+    monkeypatch.setitem(sys.modules, "byteps", None)
+    monkeypatch.setenv("MONOLITH_WITH_BYTEPS", "True")
     with pytest.raises(
         errors.ConfigError,
-        match=r"MONOLITH_WITH_HOROVOD asks for all-reduce with horovod\.tensorflow, which "
-        r"cannot be imported \(.+\); install it or unset MONOLITH_WITH_HOROVOD\.",
+        match=r"MONOLITH_WITH_BYTEPS asks for byteps\.tensorflow, which cannot be imported \(.+\); "
+        r"install it, or unset MONOLITH_WITH_BYTEPS\.",
     ):
         check_average()
+
+
+@pytest.mark.parametrize("byteps", ["0", "false", "False", ""])
+def test_without_any_library_tensorflow_does_it(monkeypatch, byteps):
+    monkeypatch.setenv("MONOLITH_WITH_BYTEPS", byteps)
+    monkeypatch.setenv("MONOLITH_WITH_HOROVOD", "True")
+    gradients = [tf.constant(g) for g in GRADIENTS]
+    collectives.init()
+    try:
+        for fusion in ("none", "one", "grouped"):
+            monkeypatch.setenv("MONOLITH_WITH_ALLREDUCE_FUSION", fusion)
+            for actual, expected in zip(dense_allreduce.average(gradients), gradients, strict=True):
+                np.testing.assert_array_equal(actual, expected)
+    finally:
+        collectives.shutdown()
 
 
 def test_no_gradients():

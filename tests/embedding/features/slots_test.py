@@ -80,6 +80,7 @@ class TestFeatureSlotConfig:
             "slot_id",
             "occurrence_threshold",
             "expire_time",
+            "names_table",  # Not in the original.
         ]
 
     @pytest.mark.parametrize(

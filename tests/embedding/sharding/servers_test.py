@@ -530,7 +530,8 @@ class LocalModels:
                 [signature.outputs[alias] for alias in output_aliases], feed
             )
 
-        return tf.py_function(call, inputs, [tf.float32] * len(output_aliases))
+        outputs = tf.py_function(call, inputs, [tf.float32] * len(output_aliases))
+        return tf.constant(0), tf.constant(""), outputs
 
 
 class TestExport:
@@ -542,7 +543,7 @@ class TestExport:
             export_mode.enter_export_mode(export_mode.ExportMode.DISTRIBUTED) as export_ctx,
         ):
             models = LocalModels(export_ctx)
-            monkeypatch.setattr(remote, "_remote_predict", models.remote_predict)
+            monkeypatch.setattr(remote.remote_predict, "call_op", models.remote_predict)
             table = make_tables(factory, {"a": 1, "b": 2})
             assert export_ctx.sub_graph_num == NUM_PS
             rows = table.lookup({"a": tf.constant([1, 2], tf.int64)})
@@ -587,12 +588,20 @@ class TestExport:
             assert (call["signature_name"], call["inputs"], call["outputs"]) == expected
             assert call["max_rpc_deadline_millis"] == 30
 
-    def test_without_the_op_that_calls_other_models(self, monkeypatch):
-        monkeypatch.delattr(remote.ops, "tf_serving_remote_predict", raising=False)
+    @FACTORIES
+    @pytest.mark.parametrize("default_value", [0.0, 0.5])
+    def test_rows_of_a_server_that_is_away(self, factory, default_value):
         with export_mode.enter_export_mode(export_mode.ExportMode.DISTRIBUTED):
-            table = make_tables(make_raw_tables)
-            with pytest.raises(NotImplementedError, match="no `TfServingRemotePredict`"):
-                table.lookup({"1": [1]})
+            table = make_tables(factory, {"a": 1, "b": 2})
+            rows = table.lookup({"a": [1, 2], "b": [3]})
+        remote.remote_predict.set_sender(lambda call: call.fail(14, "away", default_value))
+        try:
+            with tf.compat.v1.Session() as session:
+                result = session.run(rows)
+        finally:
+            remote.remote_predict.set_sender(None)
+        assert result["a"].tolist() == [[default_value]] * 2
+        assert result["b"].tolist() == [[default_value] * 2]
 
     @FACTORIES
     def test_standalone_export_has_all_tables_in_one_graph(self, factory):

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from monolith.embedding.tables import shards
+from monolith.embedding.tables import row_forms, shards
 from monolith.embedding.tables.registry import TableShard
 
 
@@ -32,8 +32,23 @@ def test_list_names_the_files_of_all_servers_in_order(tmp_path):
             TableShard("user", 0, 2): "user_0",
         },
     )
-    assert shards.read_list(path) == {"item": ["item"], "user": ["user_0", "user_1"]}
-    assert shards.read_list(f"{tmp_path}/missing.json") == {}
+    assert shards.read_list(path).files == {"item": ["item"], "user": ["user_0", "user_1"]}
+    assert shards.read_list(f"{tmp_path}/missing.json") == ({}, {})
+
+
+def test_list_says_what_rows_are_made_of(tmp_path):
+    path = f"{tmp_path}/list.json"
+    forms = {"user": {"user": (row_forms.Segment(2, "adam"),)}}
+    shards.write_list(path, {TableShard("user"): "user"}, forms)
+    assert shards.read_list(path) == ({"user": ["user"]}, forms)
+
+
+@pytest.mark.parametrize("rows", ["3", '{"t": 3}', '{"t": {"u": [{"dim": 1}]}}'])
+def test_damaged_forms_are_named(tmp_path, rows):
+    path = tmp_path / "list.json"
+    path.write_text(f'{{"format": 1, "tables": {{}}, "rows": {rows}}}')
+    with pytest.raises(tf.errors.DataLossError, match=r"list\.json is damaged"):
+        shards.read_list(str(path))
 
 
 @pytest.mark.parametrize(

@@ -134,11 +134,33 @@ class TestReadAndWrite:
         assert rows.tolist() == [*values, [0]]
         assert size == len(ids)
 
-    def test_ids_of_any_shape_are_a_list(self):
-        table = make_table(2).assign([1, 2], [[1.0, 2.0], [3.0, 4.0]])
+    def test_rows_keep_the_shape_of_the_ids(self):
+        table = make_table(2).assign([[1], [2]], [[1.0, 2.0], [3.0, 4.0]])
         rows = table.lookup(tf.constant([[1], [2]], tf.int64))
-        assert rows.shape == [2, 2]
-        assert run(rows).tolist() == [[1, 2], [3, 4]]
+        assert rows.shape == [2, 1, 2]
+        assert run(rows).tolist() == [[[1, 2]], [[3, 4]]]
+        assert run(table.lookup(1)).tolist() == [1, 2]
+        assert run(table.lookup(tf.zeros([0, 3], tf.int64))).shape == (0, 3, 2)
+
+    def test_rows_keep_a_shape_that_is_known_late(self):
+        table = make_table(2).assign([1, 2], [[1.0, 2.0], [3.0, 4.0]])
+        ids = tf.compat.v1.placeholder(tf.int64, [None, 2])
+        some = tf.compat.v1.placeholder(tf.int64)
+        rows = table.lookup(ids)
+        assert rows.shape.as_list() == [None, 2, 2]
+        feeds = {ids: [[1, 2], [2, 3]], some: [[[2]]]}
+        with tf.compat.v1.Session() as session:
+            found, single = session.run([rows, table.lookup(some)], feeds)
+        assert found.tolist() == [[[1, 2], [3, 4]], [[3, 4], [0, 0]]]
+        assert single.tolist() == [[[[3, 4]]]]
+
+    def test_gradients_of_rows_in_another_shape(self):
+        table = make_table(2)
+        loss = tf.reduce_sum(table.lookup([[7, 8], [7, 9]]) * [1.0, 2.0])
+        (slices,) = tf.gradients(loss, table.table)
+        ids, values = run([slices.indices, slices.values])
+        assert ids.tolist() == [7, 8, 7, 9]
+        assert values.tolist() == [[1, 2]] * 4
 
     def test_no_ids(self):
         table = make_table(2)
@@ -279,7 +301,7 @@ class TestGradients:
         table = make_table(2).assign([1, 2], [[1.0, 2.0], [3.0, 4.0]])
         rows = table.lookup(tf.constant([[1], [2], [1]], tf.int64))
         again = table.lookup([2])
-        loss = tf.reduce_sum(rows * [[1.0], [2.0], [3.0]]) + tf.reduce_sum(again * again)
+        loss = tf.reduce_sum(rows * [[[1.0]], [[2.0]], [[3.0]]]) + tf.reduce_sum(again * again)
         (slices,) = tf.gradients(loss, table.table)
         assert isinstance(slices, tf.IndexedSlices)
         updated = table.apply_gradients(slices.indices, slices.values, 0, enable_dedup=True)

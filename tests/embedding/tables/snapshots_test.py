@@ -9,10 +9,13 @@ import shutil
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
+from support.segments import make_config
 
-from monolith import testing
+from monolith import errors, testing
 from monolith.checkpoint import restore_hook
 from monolith.checkpoint import saver as saving
+from monolith.checkpoint.changed_model import OnChange
+from monolith.embedding import entry
 from monolith.embedding.tables import multi, registry, single, snapshots
 from monolith.proto import ckpt_info_pb2
 
@@ -286,3 +289,161 @@ class TestAllTables:
             with pytest.raises(ValueError, match="MonolithMultiHashTable_other"):
                 listener._restore_from_path_prefix(session, f"{basename}-1")
             assert session.run(values) == [0]
+
+
+ADAGRAD = entry.AdagradOptimizer(initial_accumulator_value=1.0)
+
+
+class TestChangedRows:
+    """Rows of another form than those of the checkpoint are refused, or kept as far as they fit."""
+
+    BEFORE = {
+        "a": make_config((2, ADAGRAD)),
+        "b": make_config((2, ADAGRAD)),
+        "c": make_config((2, ADAGRAD)),
+    }
+
+    def save_rows(self, basename):
+        """Saves rows of three tables, each with one step of Adagrad behind it."""
+        with tf.Graph().as_default():
+            table = self.make(self.BEFORE)
+            rows = {name: ([1, 2], [[2.0, 2.0]] * 2) for name in self.BEFORE}
+            step = table.assign(rows).apply_gradients(rows, tf.constant(1, tf.int64)).as_op()
+            listener = snapshots.TableSaverListener(basename)
+            with tf.compat.v1.Session() as session:
+                initialize(session)
+                session.run(step)
+                listener.before_save(session, 1)
+
+    @staticmethod
+    def make(configs):
+        return multi.MultiHashTable.from_configs(configs, name_suffix="m")
+
+    def restore_rows(self, basename, changed_model, **changed):
+        """Returns the first row of each table, and what it is after a step with gradient 1."""
+        configs = {**self.BEFORE, **changed}
+        with tf.Graph().as_default():
+            table = self.make(configs)
+            listener = snapshots.TableRestorerListener(basename, changed_model=changed_model)
+            rows = table.lookup({name: [1] for name in configs})
+            gradients = {name: ([1], tf.ones_like(row)) for name, row in rows.items()}
+            step = table.apply_gradients(gradients, tf.constant(2, tf.int64)).as_op()
+            with tf.compat.v1.Session() as session:
+                initialize(session)
+                listener._restore_from_path_prefix(session, f"{basename}-1")
+                before = session.run(rows)
+                session.run(step)
+                after = session.run(rows)
+        return {name: (before[name][0].tolist(), after[name][0].tolist()) for name in configs}
+
+    # The gradient 2: 2 - 2 / sqrt(1 + 4). Then 1, with the state 1 + 4 + 1.
+    WEIGHT = 2 - 2 / 5**0.5
+    NEXT = WEIGHT - 1 / 6**0.5
+
+    def test_what_fits_is_kept(self, basename, caplog):
+        self.save_rows(basename)
+        rows = self.restore_rows(
+            basename,
+            OnChange.KEEP_WHAT_FITS,
+            b=make_config((2, entry.SgdOptimizer())),
+            c=make_config((3, ADAGRAD)),
+        )
+        assert rows["a"] == (pytest.approx([self.WEIGHT] * 2), pytest.approx([self.NEXT] * 2))
+        assert rows["b"] == (pytest.approx([self.WEIGHT] * 2), pytest.approx([self.WEIGHT - 1] * 2))
+        # The first gradient that the row has ever seen: -1 / sqrt(1 + 1).
+        assert rows["c"] == ([0, 0, 0], pytest.approx([-(0.5**0.5)] * 3))
+        prefix = f"the model has changed since {basename}-1: table"
+        assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
+            f"{prefix} 'b' has dim 2 (sgd), in the checkpoint dim 2 (adagrad), and keeps its "
+            "weights",
+            f"{prefix} 'c' has dim 3 (adagrad), in the checkpoint dim 2 (adagrad), and starts "
+            "without rows",
+        ]
+
+    def test_weights_are_kept_with_a_fresh_state(self, basename):
+        self.save_rows(basename)
+        momentum = entry.MomentumOptimizer(momentum=0.5)
+        rows = self.restore_rows(basename, OnChange.KEEP_WHAT_FITS, b=make_config((2, momentum)))
+        # n = 0.5 * 0 - 1.
+        assert rows["b"][1] == pytest.approx([self.WEIGHT - 1] * 2)
+
+    @pytest.mark.parametrize("changed_model", [None, OnChange.REFUSE])
+    @pytest.mark.parametrize(
+        ("segments", "now"),
+        [
+            pytest.param([(3, ADAGRAD)], "dim 3 (adagrad)", id="dim"),
+            pytest.param([(2, entry.AdamOptimizer())], "dim 2 (adam)", id="optimizer"),
+            pytest.param(
+                [(1, ADAGRAD), (1, ADAGRAD)], "dim 1 (adagrad) + 1 (adagrad)", id="segments"
+            ),
+        ],
+    )
+    def test_refused(self, basename, changed_model, segments, now):
+        self.save_rows(basename)
+        with pytest.raises(errors.ConfigError) as caught:
+            self.restore_rows(basename, changed_model, b=make_config(*segments))
+        assert f"table 'b' has {now}, in the checkpoint dim 2 (adagrad)." in str(caught.value)
+        assert "train with restore_what_fits=True" in str(caught.value)
+        assert "'a'" not in str(caught.value)
+
+    def test_refused_before_any_row_is_read(self, basename):
+        """Two resources, of which the first would fit."""
+        self.save_rows(basename)
+        save(make_single, ["s"], basename)
+        fits, changed = make_single("s"), self.make({"b": make_config((3, ADAGRAD))})
+        values = [lookup(fits), changed.sizes()]
+        listener = snapshots.TableRestorerListener(basename)
+        with tf.compat.v1.Session() as session:
+            initialize(session)
+            with pytest.raises(errors.ConfigError, match="table 'b' has dim 3"):
+                listener._restore_from_path_prefix(session, f"{basename}-1")
+            assert [int(value.sum()) for value in session.run(values)] == [0, 0]
+
+    def test_a_table_of_its_own(self, basename):
+        with tf.Graph().as_default():
+            single.hash_table_from_config(make_config((2, ADAGRAD)), name_suffix="user")
+            listener = snapshots.TableSaverListener(basename)
+            with tf.compat.v1.Session() as session:
+                listener.before_save(session, 1)
+        single.hash_table_from_config(make_config((3, ADAGRAD)), name_suffix="user")
+        listener = snapshots.TableRestorerListener(basename)
+        with (
+            tf.compat.v1.Session() as session,
+            pytest.raises(errors.ConfigError, match=r"table 'user' has dim 3 \(adagrad\), in"),
+        ):
+            listener._restore_from_path_prefix(session, f"{basename}-1")
+
+    def test_a_table_that_the_checkpoint_lacks(self, basename, caplog):
+        save(make_single, ["s"], basename)
+        tables = [make_single("s"), make_single("new"), make_multi("m")]
+        values = [lookup(table) for table in tables]
+        with tf.compat.v1.Session() as session:
+            for changed_model, error in (
+                (None, "Unable to find table"),
+                (OnChange.REFUSE, "'new'"),
+            ):
+                listener = snapshots.TableRestorerListener(basename, changed_model=changed_model)
+                with pytest.raises(ValueError, match=error):
+                    listener._restore_from_path_prefix(session, f"{basename}-1")
+            listener = snapshots.TableRestorerListener(
+                basename, changed_model=OnChange.KEEP_WHAT_FITS
+            )
+            listener._restore_from_path_prefix(session, f"{basename}-1")
+            assert session.run(values) == [1, 0, 0]
+        assert "table 'new' is not in the checkpoint, and starts without rows" in caplog.text
+        assert "table 'f' is not in the checkpoint, and starts without rows" in caplog.text
+
+    @pytest.mark.parametrize("changed_model", [None, *OnChange])
+    def test_a_checkpoint_from_before_forms_were_noted(self, basename, changed_model):
+        self.save_rows(basename)
+        path = assets(basename) / "multi_hash_table_shards.json"
+        listed = json.loads(path.read_text())
+        del listed["rows"]
+        path.write_text(json.dumps(listed))
+        assert self.restore_rows(basename, changed_model)["a"][0] == pytest.approx(
+            [self.WEIGHT] * 2
+        )
+        with pytest.raises(errors.ConfigError, match="The rows of table 'b' have another") as error:
+            self.restore_rows(basename, changed_model, b=make_config((3, ADAGRAD)))
+        assert "the dump has dim 2, but the table has dim 3. The checkpoint" in str(error.value)
+        assert "\n" not in str(error.value)

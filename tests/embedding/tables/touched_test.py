@@ -1,11 +1,16 @@
 """The ops behind incremental saves and restores: layers, servers, bad arguments."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.segments import make_config
 
-from monolith.embedding.tables import single, touched
+from monolith.embedding import entry
+from monolith.embedding.tables import multi, single, touched
 from monolith.native import ops
+from monolith.proto.embedding_hash_table_pb2 import EntryDump
 
 
 def make_table(name):
@@ -16,9 +21,9 @@ def fill(table, ids, value):
     return table.assign(ids, np.full([len(ids), 1], value, np.float32))
 
 
-def save_touched(table, basename):
+def save_touched(table, basename, compression=""):
     ops.monolith_table_gather_touched(table.table)
-    ops.monolith_table_save_touched(table.table, basename)
+    ops.monolith_table_save_touched(table.table, basename, compression=compression)
     ops.monolith_table_forget_touched(table.table)
 
 
@@ -75,6 +80,76 @@ def test_a_removed_row_in_a_full_snapshot_is_an_error(tmp_path):
     other = make_table("removed_other")
     with pytest.raises(tf.errors.InvalidArgumentError, match="does not fit"):
         ops.monolith_table_restore_layers(other.table, [f"{tmp_path}/delta"], [0])
+
+
+def restore_changed(table, basenames, start_anew=(), keep_values=(), **attrs):
+    ops.monolith_table_restore_changed(
+        table,
+        basenames,
+        list(range(len(basenames))),
+        tf.constant(list(start_anew), tf.string),
+        tf.constant(list(keep_values), tf.string),
+        **attrs,
+    )
+
+
+def test_rows_of_changed_tables_are_passed_over_or_keep_their_values(tmp_path):
+    def make_set(name, dims, **optimizers):
+        configs = {
+            table: make_config((dim, optimizers.get(table, entry.AdagradOptimizer())))
+            for table, dim in dims.items()
+        }
+        return multi.MultiHashTable.from_configs(configs, name_suffix=name)
+
+    def write(table, value, ids):
+        rows = {name: (ids, np.full([len(ids), 2], value)) for name in ("a", "b", "c")}
+        return table.assign(rows)
+
+    saved = make_set("changed_saved", {"a": 2, "b": 2, "c": 2})
+    write(saved, 1.0, [1, 2, 3]).save(f"{tmp_path}/full")
+    ops.monolith_table_track_touched(saved.handle, capacity=10)
+    write(saved, 2.0, [2])
+    saved.evict(0)
+    save_touched(SimpleNamespace(table=saved.handle), f"{tmp_path}/delta", "SNAPPY")
+
+    names = [f"{tmp_path}/full", f"{tmp_path}/delta"]
+    restored = make_set("changed", {"a": 2, "b": 3, "c": 2}, c=entry.AdamOptimizer())
+    for handed, message in (
+        ([], "does not fit table [bc]"),
+        (["b"], "does not fit table c"),
+        (["c"], "does not fit table b"),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            restore_changed(restored.handle, names, handed, compression="SNAPPY")
+        assert restored.sizes().numpy().tolist() == [0, 0, 0]
+    restore_changed(restored.handle, names, ["b"], ["c"], compression="SNAPPY")
+    assert restored.sizes().numpy().tolist() == [3, 0, 3]
+    rows = restored.lookup({"a": [1, 2, 3], "c": [1, 2, 3]})
+    assert rows["a"].numpy()[:, 0].tolist() == rows["c"].numpy()[:, 0].tolist() == [1, 2, 1]
+    # As if the rows had just been assigned to a table with this optimizer.
+    fresh = make_set("changed_fresh", {"c": 2}, c=entry.AdamOptimizer())
+    fresh = fresh.assign({"c": ([1], [[1.0, 1.0]])})
+    (entry_now,), (entry_fresh,) = (
+        [EntryDump.FromString(t.lookup_entry({"c": [1]})["c"].numpy()[0])]
+        for t in (restored, fresh)
+    )
+    assert entry_now.opt == entry_fresh.opt
+
+
+def test_names_of_changed_tables_are_checked(tmp_path):
+    table = make_table("changed_names")
+    fill(table, [1], 1.0).save(f"{tmp_path}/full")
+    name = "MonolithHashTable_touched_tables_changed_names"
+    for names, message in (
+        ((["other"], []), "has no table other"),
+        (([name], [name]), "twice"),
+        (([name, name], []), "twice"),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            restore_changed(table.table, [f"{tmp_path}/full"], *names)
+    assert table.lookup([1]).numpy().tolist() == [[1]]
+    restore_changed(table.table, [f"{tmp_path}/full"], [name])
+    assert table.size() == 0
 
 
 @pytest.mark.parametrize(
