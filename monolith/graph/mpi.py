@@ -11,7 +11,6 @@ Example:
     >>> del os.environ["OMPI_COMM_WORLD_RANK"]
 """
 
-import importlib
 import logging
 import os
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from absl import flags
 
 from monolith import errors
+from monolith.graph import collectives
 
 logger = logging.getLogger(__name__)
 
@@ -72,19 +72,10 @@ def get_sync_run_hooks(is_full_sync: bool = False) -> list[Any]:
         A hook that broadcasts rank 0's variables; none outside of synchronous training.
 
     Raises:
-        RuntimeError: Synchronous training is on, and the library for it is not installed.
+        ConfigError: Synchronous training is on, and the library for it is not installed.
     """
     if not enable_sync_training():
         return []
-    with_byteps = os.environ.get("MONOLITH_WITH_BYTEPS", "0") != "0"
-    library = "byteps.tensorflow" if with_byteps else "horovod.tensorflow"
-    try:
-        collectives = importlib.import_module(library)
-    except ImportError as e:
-        raise RuntimeError(
-            f"Synchronous training broadcasts variables with {library}, which cannot be imported: "
-            f"{e}; install it, or turn off --enable_sync_training."
-        ) from e
     device = "" if is_full_sync else "/device:CPU:0"
     return [collectives.BroadcastGlobalVariablesHook(0, device=device)]
 

@@ -19,6 +19,8 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from monolith import errors
 
 DEFAULT_SIGNATURE = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+# A ragged feature is two inputs: all values of the batch, and how many each example has.
+LENGTHS_NAME = "{}_lengths"
 
 _SINGLE_FEATURE = "feature"
 _SINGLE_RECEIVER = "input"

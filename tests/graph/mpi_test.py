@@ -130,5 +130,7 @@ class TestSyncRunHooks:
         monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0")
         monkeypatch.setenv("MONOLITH_WITH_BYTEPS", "1")
         monkeypatch.setitem(sys.modules, "byteps", None)
-        with pytest.raises(RuntimeError, match=r"byteps\.tensorflow, which cannot be imported"):
+        with pytest.raises(
+            errors.ConfigError, match=r"byteps\.tensorflow, which cannot be imported"
+        ):
             mpi.get_sync_run_hooks()

@@ -1,0 +1,435 @@
+"""The connections by which the ranks of a job meet, agree, and notice that one is gone.
+
+Rank 0 listens; every other rank keeps one connection to it, over which small messages go: lines of
+JSON. A connection that ends without a word, or that has been silent for too long, means that the
+rank at its other end is gone; rank 0 tells the rest.
+
+A process that learns that another rank is gone has a few seconds to end by itself: the collective
+that it waits in fails, and the error names the rank. If nobody takes notice by then, because the
+wait has no end, the process is ended.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from monolith import errors
+from monolith.graph.rank_place import Place
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT = "MONOLITH_RANKS_TIMEOUT_SEC"
+LISTENER = "MONOLITH_RANKS_LISTENER"
+
+# Read when they are used, so that tests can shorten them.
+MEET_SEC = 600.0
+GRACE_SEC = 5.0
+
+_DEFAULT_TIMEOUT_SEC = 30.0
+_POLL_SEC = 0.05
+_MAX_LINE = 1 << 20
+
+
+class Links:
+    """The connections of this process to the other ranks.
+
+    Args:
+        place: Which rank this process is.
+        timeout_sec: After how many seconds of silence a rank is gone; None asks the environment
+            (`MONOLITH_RANKS_TIMEOUT_SEC`), and takes 30 without it.
+        end_process: Called when nobody takes notice of a lost rank.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        timeout_sec: float | None = None,
+        *,
+        end_process: Callable[[int], Any] = os._exit,
+    ) -> None:
+        self._place = place
+        self._timeout_sec = _read_timeout() if timeout_sec is None else timeout_sec
+        self._end_process = end_process
+        self._peers: dict[int, _Peer] = {}
+        self._state = threading.Condition()
+        self._gathered: dict[int, dict[int, Any]] = {}
+        self._round = 0
+        self._problem: str | None = None
+        self._left: dict[int, str] = {}
+        self._is_noticed = threading.Event()
+        self._is_closed = threading.Event()
+
+    def meet(self) -> None:
+        """Waits until all ranks are connected.
+
+        Raises:
+            ConfigError: They did not come in time, or disagree about how many they are.
+        """
+        deadline_sec = time.monotonic() + MEET_SEC
+        with contextlib.ExitStack() as stack:
+            if self._place.rank == 0:
+                listener, file = _listen(self._place)
+                stack.enter_context(listener)
+                if file is not None:
+                    stack.callback(file.remove)
+                self._accept(listener, deadline_sec)
+            else:
+                self._connect(deadline_sec)
+        for peer in self._peers.values():
+            self._start(self._read, peer)
+        self._start(self._beat)
+
+    @property
+    def host(self) -> str:
+        """The address of this machine at which the other ranks reach it."""
+        peer = next(iter(self._peers.values()))
+        return str(peer.connection.getsockname()[0])
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps the ranks from going on, None as long as all are there."""
+        return self._problem
+
+    def check(self) -> None:
+        """Raises RankLostError if a rank is gone."""
+        if self._problem is not None:
+            self._is_noticed.set()
+            raise errors.RankLostError(self._problem)
+
+    def explain(self, wait_sec: float = 2.0) -> None:
+        """Raises RankLostError if what has just failed did because a rank is gone.
+
+        The failure may be known a moment before its reason.
+        """
+        deadline_sec = time.monotonic() + wait_sec
+        with self._state:
+            while self._problem is None and not self._left and time.monotonic() < deadline_sec:
+                self._state.wait(_POLL_SEC)
+            if self._problem is None and self._left:
+                self._problem = next(iter(self._left.values()))
+        self.check()
+
+    def gather(self, value: Any, timeout_sec: float | None = None) -> list[Any]:
+        """Returns what each rank has given, in the order of ranks; waits for all of them.
+
+        Args:
+            value: What JSON can say.
+            timeout_sec: How long to wait, None for as long as all ranks are alive.
+
+        Raises:
+            RankLostError: One is gone, or has left.
+            TimeoutError: It takes longer than `timeout_sec`.
+        """
+        deadline_sec = None if timeout_sec is None else time.monotonic() + timeout_sec
+        number, self._round = self._round, self._round + 1
+        self._note(number, self._place.rank, value)
+        if self._place.rank != 0:
+            self._send_all({"kind": "value", "round": number, "value": value})
+        with self._state:
+            while len(self._gathered.get(number, ())) < self._place.size:
+                if self._problem is None and self._left:
+                    self._problem = next(iter(self._left.values()))
+                self.check()
+                if deadline_sec is not None and time.monotonic() >= deadline_sec:
+                    raise TimeoutError(f"some ranks have not come within {timeout_sec:g} s")
+                self._state.wait(_POLL_SEC)
+            values = self._gathered.pop(number)
+        return [values[rank] for rank in range(self._place.size)]
+
+    def leave(self) -> None:
+        """Says goodbye; the others do not take this rank for lost then."""
+        if self._is_closed.is_set():
+            return
+        failure = getattr(sys, "last_value", None)
+        why = None
+        if failure is not None and not isinstance(failure, errors.RankLostError):
+            why = f"it has failed with {type(failure).__name__}: {_first_line(failure)}"
+        self._is_closed.set()
+        self._is_noticed.set()
+        self._send_all({"kind": "left", "rank": self._place.rank, "why": why})
+        for peer in self._peers.values():
+            peer.close()
+
+    def _accept(self, listener: socket.socket, deadline_sec: float) -> None:
+        place = self._place
+        while missing := [r for r in range(1, place.size) if r not in self._peers]:
+            listener.settimeout(max(deadline_sec - time.monotonic(), 0.001))
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                names = ", ".join(map(str, missing))
+                raise errors.ConfigError(
+                    f"Rank 0 of {place.size} has waited {MEET_SEC:g} s, and of the others {names} "
+                    "did not come; see why they have not started, and start all ranks again."
+                ) from None
+            peer = _Peer(connection)
+            hello = peer.greet()
+            if hello is None:
+                peer.close()  # Somebody who looks for open ports.
+            elif refusal := self._find_refusal(hello):
+                peer.send({"kind": "refused", "why": refusal})
+                peer.close()
+            else:
+                peer.rank, peer.name = hello["rank"], hello["name"]
+                self._peers[peer.rank] = peer
+        for peer in self._peers.values():
+            peer.send({"kind": "welcome", "rank": 0, "name": _describe_process(0)})
+
+    def _find_refusal(self, hello: dict[str, Any]) -> str | None:
+        rank, size = hello.get("rank"), hello.get("size")
+        if size != self._place.size:
+            return (
+                f"A rank was started as one of {size}, and rank 0 as one of {self._place.size}; "
+                "start all ranks with the same number."
+            )
+        if not isinstance(rank, int) or not 0 < rank < self._place.size or "name" not in hello:
+            return f"There is no rank {rank!r} beside rank 0 of {self._place.size}."
+        if rank in self._peers:
+            return (
+                f"{self._peers[rank].name} is here already, and another process claims rank "
+                f"{rank}; start each rank once."
+            )
+        return None
+
+    def _connect(self, deadline_sec: float) -> None:
+        place = self._place
+        last: object = "its address is not known yet"
+        while time.monotonic() < deadline_sec:
+            address = place.address or (place.find_address or _MeetingFile(place).read)()
+            if address is None:
+                time.sleep(_POLL_SEC)
+                continue
+            try:
+                peer = _Peer(socket.create_connection(_parse(address), timeout=5.0))
+            except OSError as error:
+                last = error
+                time.sleep(_POLL_SEC)
+                continue
+            peer.send(
+                {"rank": place.rank, "size": place.size, "name": _describe_process(place.rank)}
+            )
+            peer.connection.settimeout(max(deadline_sec - time.monotonic(), 0.001))
+            answer = peer.receive()
+            if answer is not None and answer.get("kind") == "refused":
+                raise errors.ConfigError(str(answer["why"]))
+            if answer is not None and answer.get("kind") == "welcome":
+                peer.rank, peer.name = 0, str(answer["name"])
+                self._peers[0] = peer
+                return
+            peer.close()
+            last = "it does not answer as rank 0 does"
+            time.sleep(_POLL_SEC)
+        raise errors.ConfigError(
+            f"Rank {place.rank} of {place.size} has tried {MEET_SEC:g} s to reach rank 0 at "
+            f"{place.address or 'this machine'} ({last}); see why it has not started."
+        )
+
+    def _read(self, peer: "_Peer") -> None:
+        """Takes the messages of a rank until it is gone; runs in a thread."""
+        peer.connection.settimeout(self._timeout_sec)
+        while True:
+            try:
+                message = peer.receive()
+                why = "its connection has ended without a word"
+            except TimeoutError:
+                message, why = None, f"it has been silent for {self._timeout_sec:g} s"
+            if message is None:
+                if peer.rank not in self._left and not self._is_closed.is_set():
+                    self._lose(peer.rank, f"{peer.name} is gone: {why}")
+                return
+            self._take(peer, message)
+
+    def _take(self, peer: "_Peer", message: dict[str, Any]) -> None:
+        kind = message.get("kind")
+        if kind == "value":
+            self._note(message["round"], peer.rank, message["value"])
+        elif kind == "values":
+            for rank, value in enumerate(message["values"]):
+                self._note(message["round"], rank, value)
+        elif kind == "lost":
+            self._lose(message["rank"], message["why"])
+        elif kind == "left":
+            rank, why = message["rank"], message["why"]
+            name = message.get("name", peer.name)
+            if why is not None:
+                self._lose(rank, f"{name} is gone: {why}")
+                return
+            with self._state:
+                self._left[rank] = f"{name} has left while others go on: its program has ended"
+                self._state.notify_all()
+            if self._place.rank == 0:
+                self._send_all({**message, "name": name}, besides=rank)
+
+    def _note(self, number: int, rank: int, value: Any) -> None:
+        with self._state:
+            values = self._gathered.setdefault(number, {})
+            values[rank] = value
+            is_complete = len(values) == self._place.size
+            self._state.notify_all()
+        if is_complete and self._place.rank == 0:
+            everything = [values[r] for r in range(self._place.size)]
+            self._send_all({"kind": "values", "round": number, "values": everything})
+
+    def _lose(self, rank: int, problem: str) -> None:
+        with self._state:
+            if self._problem is not None:
+                return
+            self._problem = problem
+            self._state.notify_all()
+        logger.error("%s", problem)
+        if self._place.rank == 0:
+            self._send_all({"kind": "lost", "rank": rank, "why": problem}, besides=rank)
+        self._start(self._end_if_nobody_notices)
+
+    def _end_if_nobody_notices(self) -> None:
+        if not self._is_noticed.wait(GRACE_SEC):
+            print(
+                f"rank {self._place.rank} ends: {self._problem}, and the collective that waits for "
+                f"it has not failed within {GRACE_SEC:g} s",
+                file=sys.stderr,
+                flush=True,
+            )
+            self._end_process(1)
+
+    def _beat(self) -> None:
+        while not self._is_closed.wait(self._timeout_sec / 5):
+            self._send_all({"kind": "beat"})
+
+    def _send_all(self, message: dict[str, Any], besides: int | None = None) -> None:
+        for rank, peer in self._peers.items():
+            if rank != besides:
+                peer.send(message)
+
+    def _start(self, target: Callable[..., None], *args: Any) -> None:
+        thread = threading.Thread(target=target, args=args, name="RankLinks", daemon=True)
+        thread.start()
+
+
+class _Peer:
+    """One connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.rank = -1
+        self.name = "somebody"
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = b""
+        self._write_lock = threading.Lock()
+
+    def greet(self) -> dict[str, Any] | None:
+        """Returns the first message, None of somebody who does not speak in time."""
+        self.connection.settimeout(5.0)
+        try:
+            return self.receive()
+        except TimeoutError:
+            return None
+
+    def receive(self) -> dict[str, Any] | None:
+        """Returns the next message, None after the last; raises TimeoutError."""
+        while b"\n" not in self._buffer:
+            try:
+                received = self.connection.recv(1 << 16)
+            except TimeoutError:
+                raise
+            except OSError:
+                return None
+            self._buffer += received
+            if not received or len(self._buffer) > _MAX_LINE:
+                return None
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        with contextlib.suppress(ValueError):
+            message = json.loads(line)
+            if isinstance(message, dict):
+                return message
+        return None
+
+    def send(self, message: dict[str, Any]) -> None:
+        # Whether it arrives is known to who reads from this connection.
+        with contextlib.suppress(OSError), self._write_lock:
+            self.connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+
+
+class _MeetingFile:
+    """Where ranks of one machine find the address of rank 0; others cannot put a file there."""
+
+    def __init__(self, place: Place) -> None:
+        job = "".join(c if c.isalnum() else "-" for c in place.job or "")
+        self._path = os.path.join(tempfile.gettempdir(), f"monolith-ranks-{os.getuid()}-{job}")
+
+    def write(self, address: str) -> None:
+        # Renamed into place, so that nobody reads half of it.
+        descriptor, path = tempfile.mkstemp(dir=os.path.dirname(self._path))
+        with os.fdopen(descriptor, "w") as file:
+            file.write(address)
+        os.rename(path, self._path)
+
+    def read(self) -> str | None:
+        with contextlib.suppress(OSError), open(self._path) as file:
+            if os.fstat(file.fileno()).st_uid == os.getuid():
+                return file.read()
+        return None
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):
+            os.remove(self._path)
+
+
+def _listen(place: Place) -> tuple[socket.socket, _MeetingFile | None]:
+    """Returns the socket at which rank 0 waits, and the file that tells of it."""
+    inherited = os.environ.pop(LISTENER, None)
+    if inherited is not None:
+        return socket.socket(fileno=int(inherited)), None
+    if place.address is None:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=place.size)
+        file = _MeetingFile(place)
+        file.write(f"127.0.0.1:{listener.getsockname()[1]}")
+        return listener, file
+    host, port = _parse(place.address)
+    try:
+        return socket.create_server((host, port), backlog=place.size), None
+    except OSError as error:
+        raise errors.ConfigError(
+            f"Rank 0 cannot listen at {place.address}, where the ranks are to meet ({error}); name "
+            "a free port of this machine."
+        ) from error
+
+
+def _parse(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise errors.ConfigError(
+            f"The address where the ranks meet must be HOST:PORT, got {address!r}."
+        )
+    return host.strip("[]"), int(port)
+
+
+def _read_timeout() -> float:
+    text = os.environ.get(TIMEOUT)
+    if text is None:
+        return _DEFAULT_TIMEOUT_SEC
+    with contextlib.suppress(ValueError):
+        if (seconds := float(text)) > 0:
+            return seconds
+    raise errors.ConfigError(f"{TIMEOUT} must be a number of seconds above 0, got {text!r}.")
+
+
+def _describe_process(rank: int) -> str:
+    return f"rank {rank} (process {os.getpid()} on {socket.gethostname()})"
+
+
+def _first_line(error: object) -> str:
+    text = str(error)
+    return text.splitlines()[0][:500] if text else ""
