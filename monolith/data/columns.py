@@ -1,26 +1,27 @@
-"""Columns in NumPy on their way to TensorFlow: cut into batches, shuffled, made ragged.
+"""Columns in NumPy on their way to TensorFlow: cut, joined, reordered, and packed as tensors.
 
-Readers of CSV and Parquet, and the synthetic stream, yield chunks of rows in whatever sizes come
-handy; `make_dataset` makes of them what a model reads.
+Readers of CSV and Parquet, and the synthetic stream, make chunks of rows in whatever sizes come
+handy; `monolith.data.positions` makes batches of them, and `monolith.data.seekable` a dataset.
 
 Example:
     >>> chunk = {"user": Ragged.from_rows([[7], [8, 9], []]), "click": np.float32([0, 1, 1])}
-    >>> schema_ = [schema.RaggedIds("user"), schema.Label("click")]
-    >>> batches = make_dataset(lambda: iter([chunk]), schema_, Batching(batch_size=2))
-    >>> next(iter(batches))["user"].to_list()
-    [[7], [8, 9]]
+    >>> rows = slice_rows(chunk, 1, 3)
+    >>> rows["user"].values, rows["user"].lengths, rows["click"]
+    (array([8, 9]), array([2, 0]), array([1., 1.], dtype=float32))
 """
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from monolith import errors
 from monolith.data import schema, string_ids
+
+_NUM_SEEDS = 2**63
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,65 +67,24 @@ class Batching:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise errors.ConfigError(f"batch_size must be positive, got {self.batch_size}.")
-        if self.shuffle_rows is not None and self.shuffle_rows < 1:
+        if not _is_integer(self.batch_size) or self.batch_size < 1:
+            raise errors.ConfigError(f"batch_size must be positive, got {self.batch_size!r}.")
+        rows = self.shuffle_rows
+        if rows is not None and (not _is_integer(rows) or rows < 1):
             raise errors.ConfigError(
-                f"shuffle_rows must be positive, got {self.shuffle_rows}; None does not shuffle."
+                "How many rows are read and shuffled at a time must be positive, as in 100_000, "
+                f"got {rows!r}; None does not shuffle."
+            )
+        seed = self.seed
+        if seed is not None and (not _is_integer(seed) or not 0 <= seed < _NUM_SEEDS):
+            raise errors.ConfigError(
+                f"A seed is an integer from 0 to 2^63 - 1, got {seed!r}; None draws one."
             )
 
 
-def make_dataset(
-    make_chunks: Callable[[], Iterator[Columns]],
-    features: Sequence[schema.Feature],
-    batching: Batching,
-) -> tf.data.Dataset:
-    """Makes batches of the chunks that `make_chunks` yields, from the start on each pass."""
-    passes = itertools.count()
-
-    def make_batches() -> Iterator[tuple[np.ndarray, ...]]:
-        chunks = make_chunks()
-        if batching.shuffle_rows is not None:
-            rng = np.random.default_rng(
-                None if batching.seed is None else (batching.seed, next(passes))
-            )
-            chunks = (
-                _take(block, rng.permutation(num_rows(block)))
-                for block in rebatch(chunks, batching.shuffle_rows)
-            )
-        for batch in rebatch(chunks, batching.batch_size, batching.drop_remainder):
-            yield layout.pack(batch)
-
-    layout = _Layout(features, batching.batch_size if batching.drop_remainder else None)
-    dataset = tf.data.Dataset.from_generator(make_batches, output_signature=layout.signature)
-    return dataset.map(tf.autograph.experimental.do_not_convert(layout.unpack)).prefetch(2)
-
-
-def rebatch(
-    chunks: Iterator[Columns], batch_size: int, drop_remainder: bool = False
-) -> Iterator[Columns]:
-    """Yields the rows of all chunks in batches of one size."""
-    waiting: list[Columns] = []
-    num_waiting = 0
-    for chunk in chunks:
-        waiting.append(chunk)
-        num_waiting += num_rows(chunk)
-        if num_waiting < batch_size:
-            continue
-        rows = _concat(waiting)
-        starts = range(0, num_waiting - batch_size + 1, batch_size)
-        offsets = {
-            name: np.concatenate([[0], np.cumsum(column.lengths)])
-            for name, column in rows.items()
-            if isinstance(column, Ragged)
-        }
-        for start in starts:
-            yield _slice(rows, offsets, start, start + batch_size)
-        end = starts[-1] + batch_size
-        waiting = [_slice(rows, offsets, end, num_waiting)] if end < num_waiting else []
-        num_waiting -= end
-    if num_waiting and not drop_remainder:
-        yield _concat(waiting)
+def _is_integer(value: Any) -> bool:
+    # True would be 1, of which nobody has thought who writes shuffle=True.
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def num_rows(columns: Columns) -> int:
@@ -132,20 +92,33 @@ def num_rows(columns: Columns) -> int:
     return len(next(iter(columns.values())))
 
 
-def _slice(
-    columns: Columns, offsets: Mapping[str, np.ndarray], start: int, stop: int
-) -> dict[str, Column]:
-    # `offsets` is where each row of a ragged column begins; computed once for many slices.
-    def cut(name: str, column: Column) -> Column:
+def slice_rows(columns: Columns, start: int, stop: int) -> dict[str, Column]:
+    """Returns some of the rows."""
+    return next(cut_rows(columns, start, stop, stop - start))
+
+
+def cut_rows(columns: Columns, start: int, stop: int, size: int) -> Iterator[dict[str, Column]]:
+    """Yields the rows from `start` to `stop` in groups of `size`; the last one may have fewer."""
+    # Where each row of a ragged column begins, computed once for all groups.
+    offsets = {
+        name: np.concatenate([[0], np.cumsum(column.lengths)])
+        for name, column in columns.items()
+        if isinstance(column, Ragged)
+    }
+
+    def cut(name: str, column: Column, first: int, last: int) -> Column:
         if isinstance(column, Ragged):
-            values = column.values[offsets[name][start] : offsets[name][stop]]
-            return Ragged(values, column.lengths[start:stop])
-        return column[start:stop]
+            values = column.values[offsets[name][first] : offsets[name][last]]
+            return Ragged(values, column.lengths[first:last])
+        return column[first:last]
 
-    return {name: cut(name, column) for name, column in columns.items()}
+    for first in range(start, stop, size):
+        last = min(first + size, stop)
+        yield {name: cut(name, column, first, last) for name, column in columns.items()}
 
 
-def _concat(chunks: Sequence[Columns]) -> dict[str, Column]:
+def concat_rows(chunks: Sequence[Columns]) -> dict[str, Column]:
+    """Returns the rows of all chunks, of which there is at least one."""
     if len(chunks) == 1:
         return dict(chunks[0])
 
@@ -158,7 +131,9 @@ def _concat(chunks: Sequence[Columns]) -> dict[str, Column]:
     return {name: join([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
-def _take(columns: Columns, order: np.ndarray) -> dict[str, Column]:
+def reorder_rows(columns: Columns, order: np.ndarray) -> dict[str, Column]:
+    """Returns the rows whose numbers `order` has, in that order."""
+
     def reorder(column: Column) -> Column:
         if not isinstance(column, Ragged):
             return column[order]
@@ -171,13 +146,34 @@ def _take(columns: Columns, order: np.ndarray) -> dict[str, Column]:
     return {name: reorder(column) for name, column in columns.items()}
 
 
-class _Layout:
-    """All columns of a batch in four arrays: each array costs TensorFlow more than its content."""
+class Layout(Protocol):
+    """How the rows of a batch travel from NumPy to TensorFlow.
+
+    Attributes:
+        signature: The tensors of a batch.
+    """
+
+    signature: tuple[tf.TensorSpec, ...]
+
+    def pack(self, batch: Columns) -> tuple[np.ndarray, ...]:
+        """Returns the arrays of the tensors."""
+
+    def unpack(self, *tensors: tf.Tensor) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+        """Returns what a model reads."""
+
+
+class FeatureLayout:
+    """All columns of a batch in four arrays: each array costs TensorFlow more than its content.
+
+    Args:
+        features: The columns, which have the features' names.
+        rows: How many rows each batch has, if it is always the same number.
+    """
 
     def __init__(self, features: Sequence[schema.Feature], rows: int | None) -> None:
-        self._integers = [f.name for f in features if isinstance(f, schema.RaggedIds)]
+        self._integers = [f.name for f in features if isinstance(f, schema.Ids)]
         self._strings = [f.name for f in features if isinstance(f, schema.StringIds)]
-        self._floats = [f for f in features if not isinstance(f, schema.Ids)]
+        self._floats = [f for f in features if not isinstance(f, schema.AnyIds)]
         self._order = [feature.name for feature in features]
         num_ragged = len(self._integers) + len(self._strings)
         num_floats = sum(f.width if isinstance(f, schema.Dense) else 1 for f in self._floats)
@@ -194,34 +190,34 @@ class _Layout:
         integers: list[Any] = [batch[name] for name in self._integers]
         strings: list[Any] = [batch[name] for name in self._strings]
         floats: list[Any] = [batch[feature.name] for feature in self._floats]
+        lengths = [column.lengths for column in integers + strings]
         return (
             np.concatenate([np.empty(0, np.int64), *(column.values for column in integers)]),
             np.concatenate([np.empty(0, object), *(column.values for column in strings)]),
-            np.array([column.lengths for column in integers + strings], np.int64).reshape(-1, rows),
+            np.array(lengths, np.int64).reshape(len(lengths), rows),
             np.column_stack([np.empty((rows, 0), np.float32), *floats]),
         )
 
-    def unpack(
-        self, integers: tf.Tensor, strings: tf.Tensor, lengths: tf.Tensor, floats: tf.Tensor
-    ) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+    def unpack(self, *tensors: tf.Tensor) -> dict[str, tf.Tensor | tf.RaggedTensor]:
         """Returns the columns as tensors."""
-        tensors = {}
+        integers, strings, lengths, floats = tensors
+        found = {}
         num_integers = len(self._integers)
         parts = _split(integers, lengths[:num_integers], num_integers)
         parts += _split(
             string_ids.hash_strings(strings), lengths[num_integers:], len(self._strings)
         )
         for i, name in enumerate(self._integers + self._strings):
-            tensors[name] = tf.RaggedTensor.from_row_lengths(parts[i], lengths[i], validate=False)
+            found[name] = tf.RaggedTensor.from_row_lengths(parts[i], lengths[i], validate=False)
         start = 0
         for feature in self._floats:
             if isinstance(feature, schema.Dense):
-                tensors[feature.name] = floats[:, start : start + feature.width]
+                found[feature.name] = floats[:, start : start + feature.width]
                 start += feature.width
             else:
-                tensors[feature.name] = floats[:, start]
+                found[feature.name] = floats[:, start]
                 start += 1
-        return {name: tensors[name] for name in self._order}
+        return {name: found[name] for name in self._order}
 
 
 def _split(values: tf.Tensor, lengths: tf.Tensor, num_columns: int) -> list[tf.Tensor]:

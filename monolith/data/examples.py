@@ -1,22 +1,23 @@
 """TFRecord files of `tf.train.Example` as batches of ragged ids, dense floats and labels.
 
-Ids are an int64 list (`RaggedIds`) or a bytes list (`StringIds`), and a missing or empty feature is
+AnyIds are an int64 list (`Ids`) or a bytes list (`StringIds`), and a missing or empty feature is
 a row without ids. `Dense` and `Label` read float lists and int64 lists. Files whose name ends in
 `.gz` are uncompressed on the way.
 
 Example:
     >>> import tensorflow as tf
-    >>> from monolith.data.schema import Label, RaggedIds
+    >>> from monolith.data.schema import Label, Ids
     >>> example = tf.train.Example()
     >>> example.features.feature["user"].int64_list.value.append(7)
     >>> example.features.feature["click"].float_list.value.append(1)
     >>> with tf.io.TFRecordWriter("clicks.tfrecord") as writer:
     ...     writer.write(example.SerializeToString())
-    >>> batch = next(iter(dataset("clicks.tfrecord", [RaggedIds("user"), Label("click")])))
+    >>> batch = next(iter(dataset("clicks.tfrecord", [Ids("user"), Label("click")])))
     >>> batch["user"].to_list(), batch["click"].numpy()
     ([[7]], array([1.], dtype=float32))
 """
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -27,11 +28,14 @@ from google.protobuf import message
 from tensorflow.python.lib.io import _pywrap_record_io
 
 from monolith import errors
-from monolith.data import columns, files, string_ids
-from monolith.data.schema import Dense, Feature, Ids, RaggedIds, StringIds, check_schema
+from monolith.data import columns, files, seekable, sources, string_ids
+from monolith.data.schema import AnyIds, Dense, Feature, Ids, StringIds, check_schema
 
 # How many records are compared with the schema before the first batch.
 _CHECKED_RECORDS = 1000
+_CHUNK_ROWS = 1024
+# Length and two checksums of a record.
+_FRAME_BYTES = 16
 
 _KINDS = {"bytes_list": "strings", "float_list": "floats", "int64_list": "integers"}
 
@@ -59,33 +63,68 @@ def dataset(
             `tf.errors.InvalidArgumentError`, with the names of file and feature.
         errors.ConfigError: The schema contradicts itself.
     """
+    return seekable.make_dataset(open_files(paths, schema), batching or columns.Batching())
+
+
+def open_files(paths: files.Paths, schema: Iterable[Feature]) -> "RecordFiles":
+    """Returns the records of files, the first of which it has checked; see `dataset`."""
     features = _check_columns(schema)
-    batching = batching or columns.Batching()
-    paths = files.list_files(paths)
-    integers = _check_first_records(paths, features)
-    passes = itertools.count()
+    source = RecordFiles(tuple(files.list_files(paths)), features, integers=())
+    return dataclasses.replace(source, integers=_check_first_records(source))
 
-    def read_batches() -> Iterator[tuple[np.ndarray, list[str], list[int]]]:
-        records = _read_records(paths)
-        if batching.shuffle_rows is not None:
-            seed = None if batching.seed is None else (batching.seed, next(passes))
-            records = _shuffle(records, batching.shuffle_rows, np.random.default_rng(seed))
-        while batch := list(itertools.islice(records, batching.batch_size)):
-            if len(batch) < batching.batch_size and batching.drop_remainder:
-                return
-            runs = [(path, len(list(run))) for path, run in itertools.groupby(p for p, _ in batch)]
-            serialized = np.array([record for _, record in batch], object)
-            yield serialized, [path for path, _ in runs], [length for _, length in runs]
 
-    rows = batching.batch_size if batching.drop_remainder else None
-    strings = tf.TensorSpec([None], tf.string)
-    signature = tf.TensorSpec([rows], tf.string), strings, tf.TensorSpec([None], tf.int32)
-    batches = tf.data.Dataset.from_generator(read_batches, output_signature=signature)
+@dataclasses.dataclass(frozen=True)
+class RecordFiles(sources.FileSource):
+    """The records of TFRecord files, as column `record`; offsets are in bytes, uncompressed.
 
-    def parse(serialized: tf.Tensor, paths: tf.Tensor, lengths: tf.Tensor) -> dict[str, Any]:
-        return _parse(serialized, features, integers, names=tf.repeat(paths, lengths))
+    Attributes:
+        integers: Which columns of numbers are int64.
+    """
 
-    return batches.map(tf.autograph.experimental.do_not_convert(parse)).prefetch(2)
+    integers: tuple[str, ...]
+
+    def make_layout(self, rows: int | None) -> columns.Layout:
+        return _RecordLayout(self, rows)
+
+    def read_file(
+        self, number: int, offset: int, line: int
+    ) -> Iterator[tuple[columns.Columns, int, int]]:
+        records = _read_records(self.paths[number], offset)
+        while chunk := list(itertools.islice(records, _CHUNK_ROWS)):
+            if offset == 0:
+                # TensorFlow would not say in which file there is something else.
+                _parse_record(self.paths[number], chunk[0])
+            offset += sum(map(len, chunk)) + _FRAME_BYTES * len(chunk)
+            values = np.empty(len(chunk), object)
+            values[:] = chunk
+            yield {"record": values, "file": np.full(len(chunk), number)}, offset, line
+
+
+class _RecordLayout:
+    """Serialized examples, and the files that they are of."""
+
+    def __init__(self, source: RecordFiles, rows: int | None) -> None:
+        self._source = source
+        self.signature = (
+            tf.TensorSpec([rows], tf.string),
+            tf.TensorSpec([None], tf.string),
+            tf.TensorSpec([rows], tf.int64),
+        )
+
+    def pack(self, batch: columns.Columns) -> tuple[np.ndarray, ...]:
+        """Returns the records, names of files, and for each record the number of its name."""
+        records: Any = batch["record"]
+        numbers, places = np.unique(np.asarray(batch["file"]), return_inverse=True)
+        names = np.array([self._source.paths[i].encode() for i in numbers], object)
+        return records, names, places
+
+    def unpack(self, *tensors: tf.Tensor) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+        """Returns the features."""
+        serialized, names, places = tensors
+        source = self._source
+        # They are in the message if a record cannot be parsed.
+        names = tf.gather(names, places)
+        return _parse(serialized, source.features, source.integers, names)
 
 
 def parse_examples(serialized: tf.Tensor, schema: Iterable[Feature]) -> dict[str, Any]:
@@ -98,7 +137,7 @@ def parse_examples(serialized: tf.Tensor, schema: Iterable[Feature]) -> dict[str
     Returns:
         A dict like those of `dataset`.
     """
-    return _parse(serialized, _check_columns(schema), frozenset(), names=None)
+    return _parse(serialized, _check_columns(schema), (), names=None)
 
 
 def _check_columns(schema: Iterable[Feature]) -> tuple[Feature, ...]:
@@ -108,7 +147,7 @@ def _check_columns(schema: Iterable[Feature]) -> tuple[Feature, ...]:
         other = readers.setdefault(feature.source, feature)
         # TensorFlow parses a column once: as integers, strings, or numbers of one width.
         kinds = [
-            (f.__class__,) if isinstance(f, Ids) else (_width(f), _default_value(f))
+            (f.__class__,) if isinstance(f, AnyIds) else (_width(f), _default_value(f))
             for f in (feature, other)
         ]
         if kinds[0] != kinds[1]:
@@ -122,13 +161,13 @@ def _check_columns(schema: Iterable[Feature]) -> tuple[Feature, ...]:
 def _parse(
     serialized: tf.Tensor,
     features: Sequence[Feature],
-    integers: frozenset[str],
+    integers: Sequence[str],
     names: tf.Tensor | None,
 ) -> dict[str, Any]:
     # Ragged features are keyed apart from the columns, since several may read the same one.
     spec: dict[str, Any] = {}
     for feature in features:
-        if isinstance(feature, Ids):
+        if isinstance(feature, AnyIds):
             dtype = tf.string if isinstance(feature, StringIds) else tf.int64
             spec[_ragged_key(feature)] = tf.io.RaggedFeature(
                 dtype, value_key=feature.source, row_splits_dtype=tf.int64
@@ -143,7 +182,7 @@ def _parse(
 
 
 def _to_tensor(feature: Feature, parsed: Mapping[str, Any]) -> tf.Tensor | tf.RaggedTensor:
-    if isinstance(feature, RaggedIds):
+    if isinstance(feature, Ids):
         return parsed[_ragged_key(feature)]
     if isinstance(feature, StringIds):
         return string_ids.hash_strings(parsed[_ragged_key(feature)])
@@ -165,27 +204,39 @@ def _default_value(feature: Feature) -> list[float] | None:
     return None
 
 
-def _read_records(paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    for path in paths:
-        # TensorFlow's dataset of records does not say in which file it met a damaged one.
-        with files.describe_errors(path):
-            compression = "GZIP" if path.endswith(".gz") else ""
-            for record in _pywrap_record_io.RecordIterator(path, compression):
-                yield path, record
+def _read_records(path: str, offset: int) -> Iterator[bytes]:
+    """Yields the records of a file from an offset on."""
+    # TensorFlow's dataset of records does not say in which file it met a damaged one.
+    is_compressed = path.endswith(".gz")
+    if offset and not is_compressed:
+        return _read_from(_pywrap_record_io.RandomRecordReader(path), offset)
+    records = _pywrap_record_io.RecordIterator(path, "GZIP" if is_compressed else "")
+    while offset > 0 and (record := next(records, None)) is not None:
+        offset -= len(record) + _FRAME_BYTES
+    return records
 
 
-def _shuffle(
-    records: Iterator[tuple[str, bytes]], num_records: int, rng: np.random.Generator
-) -> Iterator[tuple[str, bytes]]:
-    while block := list(itertools.islice(records, num_records)):
-        yield from (block[i] for i in rng.permutation(len(block)))
+def _read_from(reader: Any, offset: int) -> Iterator[bytes]:
+    try:
+        while True:
+            record, offset = reader.read(offset)
+            yield record
+    except IndexError:  # The end.
+        return
 
 
-def _check_first_records(paths: Sequence[str], features: Sequence[Feature]) -> frozenset[str]:
+def _check_first_records(source: RecordFiles) -> tuple[str, ...]:
     """Compares the first records with the schema; returns which columns of numbers are int64."""
+    paths, features = source.paths, source.features
     kinds: dict[str, str] = {}
     num_records = 0
-    for path, record in itertools.islice(_read_records(paths), _CHECKED_RECORDS):
+    chunks: Iterator[Any] = (chunk for chunk, _ in source.read(source.start))
+    records = (
+        (paths[number], record)
+        for chunk in chunks
+        for record, number in zip(chunk["record"], chunk["file"], strict=True)
+    )
+    for path, record in itertools.islice(records, _CHECKED_RECORDS):
         num_records += 1
         found = _parse_record(path, record)
         kinds |= {name: kind for name in found if (kind := found[name].WhichOneof("kind"))}
@@ -196,15 +247,15 @@ def _check_first_records(paths: Sequence[str], features: Sequence[Feature]) -> f
             f"There are no records in {files.enumerate_files(paths)}; check that they were written."
         )
     for feature in features:
-        optional = isinstance(feature, Ids) and feature.optional
+        optional = isinstance(feature, AnyIds) and feature.optional
         if feature.source not in kinds and not optional:
             raise errors.DataError(
                 f"None of the first {num_records} records of {files.enumerate_files(paths)} has a "
                 f"feature named {feature.source!r}, they have "
                 f"{', '.join(map(repr, sorted(kinds))) or 'none'}; correct the schema (`column=`)"
-                f"{', or make it optional' if isinstance(feature, Ids) else ''}."
+                f"{', or make it optional' if isinstance(feature, AnyIds) else ''}."
             )
-    return frozenset(name for name, kind in kinds.items() if kind == "int64_list")
+    return tuple(sorted(name for name, kind in kinds.items() if kind == "int64_list"))
 
 
 def _parse_record(path: str, record: bytes) -> Mapping[str, tf.train.Feature]:
@@ -220,7 +271,7 @@ def _parse_record(path: str, record: bytes) -> Mapping[str, tf.train.Feature]:
 def _check_feature(path: str, feature: Feature, found: Mapping[str, tf.train.Feature]) -> None:
     kind = found[feature.source].WhichOneof("kind") if feature.source in found else None
     if kind is None:
-        if isinstance(feature, Ids) or _default_value(feature):
+        if isinstance(feature, AnyIds) or _default_value(feature):
             return  # A row without ids, or with the default.
         raise errors.DataError(
             f"{path!r} holds a record without the feature {feature.source!r}, it has "
@@ -228,18 +279,18 @@ def _check_feature(path: str, feature: Feature, found: Mapping[str, tf.train.Fea
             f"the file{', or give a default' if isinstance(feature, Dense) else ''}."
         )
     expected = ["float_list", "int64_list"]
-    if isinstance(feature, Ids):
+    if isinstance(feature, AnyIds):
         expected = ["bytes_list" if isinstance(feature, StringIds) else "int64_list"]
     start = f"{path!r} holds a record with"
     if kind not in expected:
-        other = {"int64_list": "RaggedIds", "bytes_list": "StringIds", "float_list": "Dense"}[kind]
+        other = {"int64_list": "Ids", "bytes_list": "StringIds", "float_list": "Dense"}[kind]
         raise errors.DataError(
             f"{start} {_KINDS[kind]} in feature {feature.source!r}, but {type(feature).__name__} "
             f"reads {' or '.join(_KINDS[kind] for kind in expected)}; use {other} for "
             f"{_KINDS[kind]}, or correct the file."
         )
     length = len(getattr(found[feature.source], kind).value)
-    if not isinstance(feature, Ids) and length != _width(feature):
+    if not isinstance(feature, AnyIds) and length != _width(feature):
         raise errors.DataError(
             f"{start} {length} numbers in feature {feature.source!r}, but "
             f"{type(feature).__name__} reads {_width(feature)}; correct its width or the file."

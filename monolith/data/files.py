@@ -15,10 +15,13 @@ Example:
 
 import contextlib
 import gzip
+import hashlib
 import io
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent import futures
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -27,6 +30,7 @@ from monolith import errors
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 _BUFFER_BYTES = 1 << 20
+_NUM_REQUESTS = 16
 
 
 def list_files(paths: Paths) -> list[str]:
@@ -40,7 +44,12 @@ def list_files(paths: Paths) -> list[str]:
     """
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
-    patterns = [os.fspath(path) for path in paths]
+    try:
+        patterns = [os.fspath(path) for path in paths]
+    except TypeError as e:
+        raise errors.DataError(
+            f"Input files are named by a path, a pattern, or a list of them, but got {paths!r}."
+        ) from e
     if not patterns:
         raise errors.DataError("The list of input files is empty; name a file or a pattern.")
     files: list[str] = []
@@ -48,16 +57,75 @@ def list_files(paths: Paths) -> list[str]:
         with describe_errors(pattern):
             # A file may be called 'a[1].csv'.
             exists = tf.io.gfile.exists(pattern)
-            found = [pattern] if exists else sorted(tf.io.gfile.glob(pattern))
+            found = [pattern] if exists else sorted(map(_shorten, tf.io.gfile.glob(pattern)))
             if exists and tf.io.gfile.isdir(pattern):
-                raise errors.DataError(
-                    f"{pattern!r} is a directory; name the files in it, as in "
-                    f"'{pattern.rstrip('/')}/*'."
-                )
+                raise errors.DataError(_refuse_directory(pattern))
         if not found:
             raise errors.DataError(f"No file matches {pattern!r}; check the path.")
         files += found
     return files
+
+
+def _shorten(path: str) -> str:
+    # TensorFlow finds './a.csv' where 'a.csv' was asked for.
+    return path.removeprefix("./")
+
+
+class Status(NamedTuple):
+    """What tells a file from the one that it was before.
+
+    Attributes:
+        size: In bytes.
+        changed_ns: When its content was changed.
+        number: Another one if the name was given to another file; 0 where nobody numbers files.
+    """
+
+    size: int
+    changed_ns: int
+    number: int
+
+    def make_stamp(self) -> int:
+        """Returns 63 bits that stand for size and time of change; never 0."""
+        digest = hashlib.sha256(f"{self.size} {self.changed_ns}".encode()).digest()
+        return int.from_bytes(digest[:8], "little") >> 1 | 1
+
+
+def get_status(path: str) -> Status:
+    """Returns the status of a file.
+
+    Raises:
+        errors.DataError: It does not exist, or cannot be looked at.
+    """
+    with describe_errors(path):
+        if "://" not in path:
+            local = os.stat(path)
+            return Status(local.st_size, local.st_mtime_ns, local.st_ino)
+        remote = tf.io.gfile.stat(path)
+        return Status(remote.length, remote.mtime_nsec, 0)
+
+
+def get_statuses(paths: Sequence[str]) -> list[Status]:
+    """Returns the status of each file, as `get_status` does."""
+    if not any("://" in path for path in paths):
+        return [get_status(path) for path in paths]
+    # Each one is a request to some server.
+    with futures.ThreadPoolExecutor(_NUM_REQUESTS) as pool:
+        return list(pool.map(get_status, paths))
+
+
+def check_unchanged(path: str, before: Status) -> None:
+    """Raises a `DataError` if the file has changed since its status was `before`.
+
+    One that was removed, or replaced by another, has not: who had it open has read it to its end.
+    """
+    if not tf.io.gfile.exists(path):
+        return
+    now = get_status(path)
+    if now.number == before.number and now != before:
+        raise errors.DataError(
+            f"{path!r} has changed while it was read, so that nobody knows what was read; write "
+            "files under another name, and rename them when they are whole."
+        )
 
 
 @contextlib.contextmanager
@@ -96,12 +164,20 @@ def describe_errors(path: str) -> Iterator[None]:
             "compressed."
         ) from e
     except (tf.errors.OpError, OSError) as e:
+        if "://" not in path and os.path.isdir(path):
+            raise errors.DataError(_refuse_directory(path)) from e
         raise errors.DataError(f"{path!r} cannot be read: {_reason(e)}") from e
+
+
+def _refuse_directory(path: str) -> str:
+    return f"{path!r} is a directory; name the files in it, as in '{path.rstrip('/')}/*'."
 
 
 def _reason(error: Exception) -> str:
     message = error.message if isinstance(error, tf.errors.OpError) else str(error)
-    return f"{message.rstrip('.')}; check that it is a file, whole, and that you may read it."
+    # One line: whoever looks for this sentence in a longer error finds its end by that.
+    message = " ".join(message.split()).rstrip(".")
+    return f"{message}; check that it is a file, whole, and that you may read it."
 
 
 class _RawFile(io.RawIOBase):

@@ -1,7 +1,8 @@
 """The flags of the input pipeline that other packages read, too.
 
 A cluster starts the tf.data service for its workers, and a training config asks whether there is
-one; both are told by these flags.
+one; an input function may ask which worker of how many it builds the input for. All are told by
+these flags.
 """
 
 from absl import flags
@@ -12,3 +13,11 @@ flags.DEFINE_string(
     "Where the dispatcher of the tf.data service is, as grpc://host:port.",
 )
 flags.DEFINE_bool("dataset_use_dataservice", False, "Whether input comes from the tf.data service.")
+flags.DEFINE_integer(
+    "dataset_worker_idx",
+    None,
+    "Which worker the input is built for, counted from 0. Training sets it.",
+)
+flags.DEFINE_integer(
+    "dataset_num_workers", None, "How many workers share the input. Training sets it."
+)

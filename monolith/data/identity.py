@@ -3,7 +3,8 @@
 Two datasets are the same input if their pipelines are built alike, over equal constants, and if the
 files that those constants name are the same: by name, size and time of change. A program that is
 started again gives the same identity; names that TensorFlow numbers, places in memory, and seeds of
-shuffles, which a position brings along, have no part in it.
+shuffles, which a position brings along, have no part in it. What a function of Python does is not
+in the graph; but the readers of this package call one that a description stands beside.
 
 Example:
     >>> with tf.Graph().as_default():
@@ -25,18 +26,14 @@ from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 from tensorflow.python.framework import op_def_registry
 
 from monolith import errors
+from monolith.data import seekable
 
 # Attributes that name things, count them, or say where they are.
 _NAMES = frozenset({"metadata", "shared_name", "container", "seed", "seed2"})
 _SEEDS = frozenset({"seed", "seed2", "seed_generator"})
 # What decides here about the data is not in the graph.
-_BLIND = {
-    "PyFunc": "calls a Python function",
-    "PyFuncStateless": "calls a Python function",
-    "EagerPyFunc": "calls a Python function",
-    "Placeholder": "is fed from outside",
-    "PlaceholderV2": "is fed from outside",
-}
+_PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+_FED = frozenset({"Placeholder", "PlaceholderV2"})
 _SERVICE = "DataService"
 _PATTERN_CHARACTERS = frozenset("*?[")
 _MAX_PATH_LENGTH = 4096
@@ -86,6 +83,7 @@ class _Pipelines:
         self._graph = graph
         self._nodes: dict[str, bytes] = {}
         self._functions: dict[str, bytes] = {}
+        self._descriptions: set[bytes] = set()  # Digests of nodes that say what a reader reads.
 
     def digest(self, tensor: tf.Tensor) -> bytes:
         def find(name: str) -> _Node:
@@ -116,19 +114,24 @@ class _Pipelines:
 
     def _digest_node(self, node: _Node, known: dict[str, bytes]) -> bytes:
         definition = node.definition
-        _check_can_be_seen(definition)
+        is_described = any(known[name] in self._descriptions for name, _ in node.inputs)
+        _check_can_be_seen(definition, is_described)
         called = self._find_function(definition.op)
         parts = [definition.op.encode() if called is None else self._digest_function(called)]
+        ignored = _NAMES | {"token"} if definition.op in _PYTHON else _NAMES
         for name in sorted(definition.attr):
-            if not name.startswith("_") and name not in _NAMES:
+            if not name.startswith("_") and name not in ignored:
                 parts += [name.encode(), self._digest_attribute(definition.attr[name])]
         arguments = _name_arguments(definition)
         for i, (name, output) in enumerate(node.inputs):
             if i >= len(arguments) or arguments[i] not in _SEEDS:
                 parts += [known[name], output.encode()]
         if definition.op == "Const" and definition.attr["dtype"].type == tf.string.as_datatype_enum:
-            values = tf.make_ndarray(definition.attr["value"].tensor)
-            self.strings.update(np.ravel(values).tolist())
+            values = np.ravel(tf.make_ndarray(definition.attr["value"].tensor)).tolist()
+            if values and values[0].startswith(seekable.MARK):
+                self._descriptions.add(_combine(*parts))
+            else:
+                self.strings.update(values)
         return _combine(*parts)
 
     def _digest_attribute(self, value: attr_value_pb2.AttrValue) -> bytes:
@@ -166,14 +169,20 @@ class _Pipelines:
         return self._graph._get_function(name).cached_definition
 
 
-def _check_can_be_seen(node: node_def_pb2.NodeDef) -> None:
-    reason = _BLIND.get(node.op)
-    if _SERVICE in node.op:
-        reason = "comes from a data service"
-    if reason is not None:
-        raise UnknownInputError(
-            f"its pipeline {reason} ({node.op}), so that it cannot be told from another one"
-        )
+def _check_can_be_seen(node: node_def_pb2.NodeDef, is_described: bool) -> None:
+    if node.op in _PYTHON and not is_described:
+        reason = "calls a Python function"
+        way_out = "read files with `monolith.data` or with ops of `tf.data` alone"
+    elif node.op in _FED:
+        reason, way_out = "is fed from outside", "build it of constants"
+    elif _SERVICE in node.op:
+        reason, way_out = "comes from a data service", "let each worker read its files"
+    else:
+        return
+    raise UnknownInputError(
+        f"its pipeline {reason} ({node.op}), so that it cannot be told from another one; to have a "
+        f"position saved, {way_out}"
+    )
 
 
 def _name_arguments(node: node_def_pb2.NodeDef) -> list[str]:

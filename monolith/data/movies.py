@@ -31,10 +31,10 @@ import numpy as np
 import tensorflow as tf
 
 from monolith import errors
-from monolith.data import columns
+from monolith.data import columns, positions, seekable, sources
 from monolith.data.auc import best_auc
 from monolith.data.movie_titles import GENRES, make_titles
-from monolith.data.schema import Dense, Feature, Label, RaggedIds
+from monolith.data.schema import Dense, Feature, Ids, Label
 
 __all__ = ["GENRES", "Examples", "World", "WorldConfig", "best_auc", "dataset"]
 
@@ -289,21 +289,48 @@ def dataset(
             f"Less than one batch of {batch_size} examples is asked for; make `batch_size` smaller."
         )
     batching = columns.Batching(batch_size=batch_size, drop_remainder=True)
-    features: list[Feature] = [RaggedIds("user"), RaggedIds("movie"), RaggedIds("genres")]
-    features.append(Label("label"))
-    if with_probability:
-        features.append(Dense("probability"))
+    source = _Stream(world, start, stop, held_out, with_probability)
+    return seekable.make_dataset(source, batching)
 
-    def make_batches() -> Iterator[columns.Columns]:
-        if held_out is None:
-            parts = world.batches(batch_size, start, stop)
-        else:
-            parts = iter([world.held_out(held_out)])
-        for examples in parts:
-            probability = examples.probability.astype(np.float32)[:, None]
-            yield {**world.features(examples), "probability": probability}
 
-    return columns.make_dataset(make_batches, features, batching)
+@dataclasses.dataclass(frozen=True)
+class _Stream(sources.Source):
+    """Examples of a world as rows; a place is the number of an example."""
+
+    world: World
+    first: int
+    stop: int
+    held_out: int | None
+    with_probability: bool
+
+    def read(self, place: positions.Place) -> Iterator[positions.Chunk]:
+        [number] = place
+        if self.held_out is not None:
+            examples = self.world.held_out(self.held_out)[number:]
+            if len(examples):
+                yield self._make_rows(examples), (self.held_out,)
+            return
+        number += self.first
+        while number < self.stop:
+            end = min((number // _BLOCK + 1) * _BLOCK, self.stop)
+            yield self._make_rows(self.world.examples(number, end)), (end - self.first,)
+            number = end
+
+    def describe(self) -> str:
+        return (
+            f"movies {self.world.config} {self.first} {self.stop} {self.held_out} "
+            f"{self.with_probability}"
+        )
+
+    def make_layout(self, rows: int | None) -> columns.Layout:
+        features: list[Feature] = [Ids("user"), Ids("movie"), Ids("genres"), Label("label")]
+        if self.with_probability:
+            features.append(Dense("probability"))
+        return columns.FeatureLayout(features, rows)
+
+    def _make_rows(self, examples: Examples) -> columns.Columns:
+        probability = examples.probability.astype(np.float32)[:, None]
+        return {**self.world.features(examples), "probability": probability}
 
 
 def _scramble(numbers: np.ndarray, salt: int) -> np.ndarray:

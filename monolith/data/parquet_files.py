@@ -1,29 +1,30 @@
 """Parquet files as batches of ragged ids, dense floats and labels.
 
-Only the columns of the schema are read. Ids are an integer or string column, or lists of them;
+Only the columns of the schema are read. AnyIds are an integer or string column, or lists of them;
 `Dense` is a number, or lists of its width. A null, or an empty list, is a row without ids.
-Needs pyarrow: `pip install monolith[parquet]`.
+Needs pyarrow: `pip install "monolith-recsys[parquet]"`.
 
 Example:
     >>> import pyarrow, pyarrow.parquet
-    >>> from monolith.data.schema import Label, RaggedIds
+    >>> from monolith.data.schema import Label, Ids
     >>> table = pyarrow.table({"user": [7, 8], "movies": [[1, 2], []], "click": [True, False]})
     >>> pyarrow.parquet.write_table(table, "clicks.parquet")
-    >>> schema = [RaggedIds("user"), RaggedIds("movies"), Label("click")]
+    >>> schema = [Ids("user"), Ids("movies"), Label("click")]
     >>> batch = next(iter(dataset("clicks.parquet", schema)))
     >>> batch["user"].to_list(), batch["movies"].to_list(), batch["click"].numpy()
     ([[7], [8]], [[1, 2], []], array([1., 0.], dtype=float32))
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from monolith import errors
-from monolith.data import columns, files
-from monolith.data.schema import Dense, Feature, Ids, RaggedIds, StringIds, check_schema
+from monolith.data import columns, files, seekable, sources
+from monolith.data.schema import AnyIds, Dense, Feature, Ids, StringIds, check_schema
 
 try:
     import pyarrow as pa
@@ -58,50 +59,74 @@ def dataset(
             `tf.errors.InvalidArgumentError` with the same sentence.
         errors.ConfigError: The schema contradicts itself.
     """
+    return seekable.make_dataset(open_files(paths, schema), batching or columns.Batching())
+
+
+def open_files(paths: files.Paths, schema: Iterable[Feature]) -> "ParquetFiles":
+    """Returns the rows of Parquet files, the first of which it has checked; see `dataset`."""
     if pa is None:
         raise ImportError(
             "Reading Parquet needs the package pyarrow, which is not installed; "
-            "run `pip install monolith[parquet]`."
+            'run `pip install "monolith-recsys[parquet]"`.'
         )
-    features = check_schema(schema)
-    paths = files.list_files(paths)
-
-    def read_chunks() -> Iterator[columns.Columns]:
-        for path in paths:
-            with files.describe_errors(path):
-                yield from _read_file(path, features)
-
-    if next(read_chunks(), None) is None:
-        raise errors.DataError(
-            f"There are no rows in {files.enumerate_files(paths)}; check that they were written."
-        )
-    return columns.make_dataset(read_chunks, features, batching or columns.Batching())
+    source = ParquetFiles(tuple(files.list_files(paths)), check_schema(schema))
+    source.check_first_rows()
+    return source
 
 
-def _read_file(path: str, features: Sequence[Feature]) -> Iterator[columns.Columns]:
-    with files.open_binary(path) as file:
-        try:
-            table = pq.ParquetFile(file)
-            present = [f for f in features if _has_column(path, table.schema_arrow, f)]
-            for feature in present:
-                _check_type(path, table.schema_arrow, feature)
-            names = sorted({feature.source for feature in present})
-            for batch in table.iter_batches(_CHUNK_ROWS, columns=names):
-                yield {
-                    feature.name: _convert(path, feature, batch.column(feature.source))
-                    if feature in present
-                    else columns.Ragged.empty(len(batch))
-                    for feature in features
-                }
-        except pa.ArrowException as e:
-            raise errors.DataError(
-                f"{path!r} cannot be read as Parquet ({_first_line(e)}); "
-                "check that it is a Parquet file, and whole."
-            ) from e
+@dataclasses.dataclass(frozen=True)
+class ParquetFiles(sources.FileSource):
+    """The rows of Parquet files; offsets are in rows."""
+
+    def make_layout(self, rows: int | None) -> columns.Layout:
+        return columns.FeatureLayout(self.features, rows)
+
+    def read_file(
+        self, number: int, offset: int, line: int
+    ) -> Iterator[tuple[columns.Columns, int, int]]:
+        path = self.paths[number]
+        with files.open_binary(path) as file:
+            try:
+                table = pq.ParquetFile(file)
+                present = [f for f in self.features if _has_column(path, table.schema_arrow, f)]
+                for feature in present:
+                    _check_type(path, table.schema_arrow, feature)
+                names = sorted({feature.source for feature in present})
+                for batch in _read_rows(table, names, offset):
+                    offset += len(batch)
+                    chunk = {
+                        feature.name: _convert(path, feature, batch.column(feature.source))
+                        if feature in present
+                        else columns.Ragged.empty(len(batch))
+                        for feature in self.features
+                    }
+                    yield chunk, offset, line
+            except pa.ArrowException as e:
+                raise errors.DataError(
+                    f"{path!r} cannot be read as Parquet ({_first_line(e)}); "
+                    "check that it is a Parquet file, and whole."
+                ) from e
+
+
+def _read_rows(table: Any, names: list[str], offset: int) -> Iterator[Any]:
+    """Yields the rows from an offset on; row groups that lie before it are not read."""
+    first_group = num_before = 0
+    while first_group < table.num_row_groups:
+        rows = table.metadata.row_group(first_group).num_rows
+        if num_before + rows > offset:
+            break
+        num_before += rows
+        first_group += 1
+    skip = offset - num_before
+    groups = range(first_group, table.num_row_groups)
+    for batch in table.iter_batches(_CHUNK_ROWS, row_groups=groups, columns=names):
+        if skip < len(batch):
+            yield batch.slice(skip)
+        skip = max(0, skip - len(batch))
 
 
 def _has_column(path: str, found: Any, feature: Feature) -> bool:
-    if isinstance(feature, Ids) and feature.optional and feature.source not in found.names:
+    if isinstance(feature, AnyIds) and feature.optional and feature.source not in found.names:
         return False
     if found.names.count(feature.source) != 1:
         problem = "two columns" if feature.source in found.names else "no column"
@@ -115,7 +140,7 @@ def _has_column(path: str, found: Any, feature: Feature) -> bool:
 def _check_type(path: str, found: Any, feature: Feature) -> None:
     column_type = found.field(feature.source).type
     element = _decoded(column_type.value_type) if _is_list(column_type) else _decoded(column_type)
-    if isinstance(feature, RaggedIds):
+    if isinstance(feature, Ids):
         matches = pa.types.is_integer(element)
     elif isinstance(feature, StringIds):
         matches = _is_string(element)
@@ -134,7 +159,7 @@ def _convert(path: str, feature: Feature, column: Any) -> columns.Column:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     try:
-        if isinstance(feature, RaggedIds):
+        if isinstance(feature, Ids):
             values, lengths = _flatten(column)
             return columns.Ragged(_cast(values, pa.int64()), lengths)
         if isinstance(feature, StringIds):
@@ -218,11 +243,11 @@ def _is_string(arrow_type: Any) -> bool:
 
 
 def _expectation(feature: Feature, found_strings: bool) -> str:
-    if isinstance(feature, RaggedIds):
+    if isinstance(feature, Ids):
         hint = "use StringIds for strings" if found_strings else "correct the schema or the file"
-        return f"but RaggedIds reads integers below 2^63 or lists of them; {hint}."
+        return f"but Ids reads integers below 2^63 or lists of them; {hint}."
     if isinstance(feature, StringIds):
-        return "but StringIds reads strings or lists of them; use RaggedIds for integers."
+        return "but StringIds reads strings or lists of them; use Ids for integers."
     if isinstance(feature, Dense):
         several = f"lists of {feature.width} numbers" if feature.width > 1 else "one number"
         return (

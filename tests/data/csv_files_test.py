@@ -1,18 +1,24 @@
 """CSV files, with real files of every kind."""
 
+import csv
 import gzip
+import io
+import pathlib
+import tempfile
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from monolith import errors
 from monolith.data import columns, csv_files
-from monolith.data.schema import Dense, Label, RaggedIds, StringIds
+from monolith.data.schema import Dense, Ids, Label, StringIds
 from monolith.data.string_ids import hash_string
 
 SCHEMA = [
-    RaggedIds("user"),
+    Ids("user"),
     StringIds("genres"),
     Dense("price", 2, default=0.5),
     Label("click"),
@@ -60,7 +66,7 @@ def test_other_separators_and_no_header(tmp_path):
     write(tmp_path / "a.tsv", "7 8\tyes, I do\n9\tno\n")
     [batch] = csv_files.dataset(
         tmp_path / "a.tsv",
-        [RaggedIds("ids"), StringIds("text", column="answer")],
+        [Ids("ids"), StringIds("text", column="answer")],
         delimiter="\t",
         list_separator=" ",
         column_names=["ids", "answer"],
@@ -76,9 +82,7 @@ def test_batches_go_on_across_files_with_columns_in_any_order(tmp_path):
     write(tmp_path / "2.csv", "click,id\n" + "".join(f"{i % 2},{i}\n" for i in range(1500, 2000)))
     write(tmp_path / "3.csv", "click,id\n")
     batching = columns.Batching(batch_size=300)
-    dataset = csv_files.dataset(
-        f"{tmp_path}/*.csv", [RaggedIds("id"), Label("click")], batching=batching
-    )
+    dataset = csv_files.dataset(f"{tmp_path}/*.csv", [Ids("id"), Label("click")], batching=batching)
     batches = list(dataset)
     assert [len(batch["click"]) for batch in batches] == [300] * 6 + [200]
     ids = np.concatenate([batch["id"].flat_values for batch in batches])
@@ -89,7 +93,7 @@ def test_batches_go_on_across_files_with_columns_in_any_order(tmp_path):
 def test_optional_column_may_be_missing(tmp_path):
     write(tmp_path / "a.csv", "user\n1\n2\n")
     [batch] = csv_files.dataset(
-        tmp_path / "a.csv", [RaggedIds("user"), StringIds("coupon", optional=True)]
+        tmp_path / "a.csv", [Ids("user"), StringIds("coupon", optional=True)]
     )
     assert batch["coupon"].to_list() == [[], []]
 
@@ -105,7 +109,7 @@ def test_optional_column_may_be_missing(tmp_path):
         pytest.param("user,user,click\n1,1,0\n", "two columns named 'user'", id="double_column"),
         pytest.param(
             "user,click\n1,0\nbob,1\n",
-            r"a.csv', line 3, column 'user' holds 'bob', but RaggedIds reads .* use StringIds",
+            r"a.csv', line 3, column 'user' holds 'bob', but Ids reads .* use StringIds",
             id="string_for_id",
         ),
         pytest.param(
@@ -135,7 +139,7 @@ def test_optional_column_may_be_missing(tmp_path):
 def test_bad_files_are_named_with_line_and_column(tmp_path, text, message):
     path = write(tmp_path / "a.csv", text)
     with pytest.raises(errors.DataError, match=message):
-        csv_files.dataset(path, [RaggedIds("user"), Label("click")])
+        csv_files.dataset(path, [Ids("user"), Label("click")])
 
 
 def test_wrong_width_without_a_default(tmp_path):
@@ -148,7 +152,7 @@ def test_wrong_width_without_a_default(tmp_path):
 def test_error_further_on_is_raised_while_reading(tmp_path):
     write(tmp_path / "1.csv", "user\n" + "7\n" * 5000)
     write(tmp_path / "2.csv", "user\n8\nbob\n")
-    dataset = csv_files.dataset(f"{tmp_path}/*.csv", [RaggedIds("user")])
+    dataset = csv_files.dataset(f"{tmp_path}/*.csv", [Ids("user")])
     with pytest.raises(
         tf.errors.InvalidArgumentError, match=r"2.csv', line 3, column 'user' holds 'bob'"
     ):
@@ -156,7 +160,7 @@ def test_error_further_on_is_raised_while_reading(tmp_path):
 
 
 def test_unreadable_files_are_named(tmp_path):
-    schema = [RaggedIds("user")]
+    schema = [Ids("user")]
     with pytest.raises(errors.DataError, match=r"No file matches '.*missing.csv'"):
         csv_files.dataset(tmp_path / "missing.csv", schema)
     path = write(tmp_path / "a.csv.gz", "user\n1\n")
@@ -173,13 +177,108 @@ def test_unreadable_files_are_named(tmp_path):
 
 def test_file_that_vanishes_is_named(tmp_path):
     path = write(tmp_path / "a.csv", "user\n1\n")
-    dataset = csv_files.dataset(path, [RaggedIds("user")])
+    dataset = csv_files.dataset(path, [Ids("user")])
     path.unlink()
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"a.csv' does not exist"):
         list(dataset)
 
 
-@pytest.mark.parametrize(("delimiter", "separator"), [("|", "|"), ("", "|"), (",", "")])
-def test_bad_separators_are_refused(tmp_path, delimiter, separator):
+@pytest.mark.parametrize(
+    ("delimiter", "separator"),
+    [("|", "|"), ("", "|"), (",", ""), ("\n", "|"), ('"', "|"), (None, "|"), (b",", "|"), (",", 7)],
+)
+def test_bad_separators_are_refused(delimiter, separator):
     with pytest.raises(errors.ConfigError, match="delimiter must be one character"):
         csv_files.dataset("x", SCHEMA, delimiter=delimiter, list_separator=separator)
+
+
+@pytest.mark.parametrize("names", [[], "user", ["user", 7]])
+def test_bad_column_names_are_refused(names):
+    with pytest.raises(errors.ConfigError, match="column_names are a list of names"):
+        csv_files.dataset("x", SCHEMA, column_names=names)
+
+
+CELLS = st.text(st.sampled_from('ab|,"\r\n\0 é\u2028\x0b\x1c'), max_size=6)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 99), CELLS), max_size=12),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+    st.booleans(),
+    st.integers(1, 5),
+    st.integers(1, 40),
+    st.sampled_from(["a.csv", "a.csv.gz"]),
+    st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+)
+def test_any_text_in_any_blocks_is_what_python_reads(
+    rows, end, is_open, chunk, block, name, quoting
+):
+    """Quotes, line breaks of all kinds and unusual characters; from each chunk on, too."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator=end, quoting=quoting)
+    writer.writerows([("id", "tag"), *rows])
+    content = text.getvalue().removesuffix(end if is_open else "").encode()
+    expected = list(csv.reader(io.TextIOWrapper(io.BytesIO(content), "utf-8", newline="")))[1:]
+    expected = [row for row in expected if row]
+    # Python does not quote a carriage return, at which it ends a line.
+    assume(all(len(row) == 2 and row[0].isdigit() for row in expected))
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        path = pathlib.Path(directory) / name
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        patch.setattr(csv_files, "_CHUNK_ROWS", chunk)
+        patch.setattr(csv_files, "_BLOCK_BYTES", block)
+        source = csv_files.CsvFiles(
+            (str(path),), (Ids("id"), StringIds("tag")), ",", "#", column_names=None
+        )
+        chunks = list(source.read(source.start))
+        for i, (_, place) in enumerate([(None, source.start), *chunks]):
+            found = [c for c, _ in source.read(place)]
+            ids = [v for c in found for v in c["id"].values.tolist()]
+            tags = [v for c in found for v in c["tag"].values.tolist()]
+            num_before = sum(columns.num_rows(c) for c, _ in chunks[:i])
+            assert ids == [int(number) for number, _ in expected[num_before:]]
+            assert tags == [tag.encode() for _, tag in expected[num_before:] if tag]
+
+
+def test_lines_of_errors_count_from_the_beginning_of_the_file(tmp_path, monkeypatch):
+    """Also where quoted fields have several lines, lines are empty, and rows come in chunks."""
+    monkeypatch.setattr(csv_files, "_CHUNK_ROWS", 2)
+    text = 'user,x\n1,"a\nb"\n\n2,c\n3,"d\n\ne"\n4,f\n5,g\nbob,h\n'
+    path = write(tmp_path / "a.csv", text)
+    source = csv_files.open_files(path, [Ids("user")])
+    with pytest.raises(errors.DataError, match=r"a.csv', line 11, column 'user' holds 'bob'"):
+        list(source.read(source.start))
+    path.write_text(text.replace("bob,h", "6,h,i"))
+    with pytest.raises(errors.DataError, match=r"a.csv', line 11, has 3 fields where 2 columns"):
+        list(source.read(source.start))
+    path.write_text(text.replace("bob,h", '6,"h'))
+    with pytest.raises(errors.DataError, match=r"a.csv', line 11, is not CSV"):
+        list(source.read(source.start))
+
+
+def test_a_line_longer_than_many_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_files, "_BLOCK_BYTES", 100)
+    names = "|".join(f"name{i}" for i in range(5000))
+    path = write(tmp_path / "a.csv", f"id,names\n1,{names}\n2,\n")
+    [batch] = csv_files.dataset(path, [Ids("id"), StringIds("names")])
+    assert batch["names"].row_lengths().numpy().tolist() == [5000, 0]
+
+
+def test_a_file_of_one_endless_line_is_refused(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"x" * 10_000_000)
+    with pytest.raises(errors.DataError, match=r"a.csv', line 1, is not CSV \(field larger"):
+        csv_files.dataset(path, [Ids("id")])
+
+
+def test_a_file_that_grows_while_it_is_read_is_named(tmp_path):
+    path = write(tmp_path / "a.csv", "user\n" + "7\n" * 5000)
+    batches = iter(csv_files.dataset(path, [Ids("user")]))
+    next(batches)
+    with path.open("a") as file:
+        file.write("8\n")
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"a.csv' has changed while it was re"):
+        list(batches)

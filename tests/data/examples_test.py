@@ -6,11 +6,11 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.data import columns, examples
-from monolith.data.schema import Dense, Label, RaggedIds, StringIds
+from monolith.data.schema import Dense, Ids, Label, StringIds
 from monolith.data.string_ids import hash_string
 
 SCHEMA = [
-    RaggedIds("user"),
+    Ids("user"),
     StringIds("genres"),
     Dense("price", 2, default=0.5),
     Label("click"),
@@ -81,13 +81,13 @@ def test_integers_may_be_labels_and_dense_numbers(tmp_path):
 
 def test_several_features_read_one_column(tmp_path):
     path = write(tmp_path / "a.tfrecord", [make_example(x=[5]), make_example(x=[6])])
-    [batch] = examples.dataset(path, [RaggedIds("a", column="x"), RaggedIds("x")])
+    [batch] = examples.dataset(path, [Ids("a", column="x"), Ids("x")])
     assert batch["a"].to_list() == batch["x"].to_list() == [[5], [6]]
     [batch] = examples.dataset(path, [Label("a", column="x"), Dense("x")])
     assert batch["a"].numpy().tolist() == [5, 6]
     assert batch["x"].numpy().tolist() == [[5], [6]]
     with pytest.raises(errors.ConfigError, match="'a' and 'x' read column 'x' in different ways"):
-        examples.dataset(path, [Label("a", column="x"), RaggedIds("x")])
+        examples.dataset(path, [Label("a", column="x"), Ids("x")])
 
 
 def make_numbered(numbers):
@@ -98,7 +98,7 @@ def test_batches_go_on_across_files(tmp_path):
     write(tmp_path / "1.tfrecord", make_numbered(range(70)))
     write(tmp_path / "2.tfrecord.gz", make_numbered(range(70, 100)), "GZIP")
     write(tmp_path / "3.tfrecord", [])
-    schema = [RaggedIds("id"), Label("click")]
+    schema = [Ids("id"), Label("click")]
     batches = list(
         examples.dataset(
             f"{tmp_path}/*.tfrecord*", schema, batching=columns.Batching(batch_size=30)
@@ -123,14 +123,14 @@ def test_shuffling(tmp_path):
     def read(dataset):
         return np.concatenate([batch["id"].flat_values for batch in dataset]).tolist()
 
-    dataset = examples.dataset(path, [RaggedIds("id")], batching=batching)
+    dataset = examples.dataset(path, [Ids("id")], batching=batching)
     first, second = read(dataset), read(dataset)
     for ids in (first, second):
         assert sorted(ids[:50]) == list(range(50))
         assert sorted(ids[50:]) == list(range(50, 100))
         assert ids != list(range(100))
     assert first != second
-    assert read(examples.dataset(path, [RaggedIds("id")], batching=batching)) == first
+    assert read(examples.dataset(path, [Ids("id")], batching=batching)) == first
 
 
 @pytest.mark.usefixtures("graph_mode")
@@ -155,7 +155,7 @@ def test_works_in_a_graph(tmp_path):
             id="missing_label",
         ),
         pytest.param(
-            RaggedIds("usr"),
+            Ids("usr"),
             {"user": [1], "click": [1.0]},
             "None of the first 1 records of '.*a.tfrecord' has a feature named 'usr', they have "
             "'click', 'user'; correct the schema .* or make it optional",
@@ -168,16 +168,16 @@ def test_works_in_a_graph(tmp_path):
             id="missing_everywhere_despite_default",
         ),
         pytest.param(
-            RaggedIds("user"),
+            Ids("user"),
             {"user": ["bob"]},
-            "a.tfrecord' holds a record with strings in feature 'user', but RaggedIds reads "
+            "a.tfrecord' holds a record with strings in feature 'user', but Ids reads "
             "integers; use StringIds for strings",
             id="string_for_id",
         ),
         pytest.param(
             StringIds("user"),
             {"user": [7]},
-            "with integers in feature 'user', but StringIds reads strings; use RaggedIds",
+            "with integers in feature 'user', but StringIds reads strings; use Ids",
             id="id_for_string",
         ),
         pytest.param(
@@ -202,21 +202,21 @@ def test_bad_files_are_named_with_their_feature(tmp_path, feature, record, messa
 
 def test_optional_ids_may_be_missing_everywhere(tmp_path):
     path = write(tmp_path / "a.tfrecord", RECORDS)
-    [batch] = examples.dataset(path, [Label("click"), RaggedIds("coupon", optional=True)])
+    [batch] = examples.dataset(path, [Label("click"), Ids("coupon", optional=True)])
     assert batch["coupon"].to_list() == [[], [], []]
 
 
 def test_error_further_on_names_file_and_feature(tmp_path):
     write(tmp_path / "1.tfrecord", [make_example(user=[1])] * 1500)
     write(tmp_path / "2.tfrecord", [make_example(user=[1]), make_example(user=["bob"])])
-    dataset = examples.dataset(f"{tmp_path}/*.tfrecord", [RaggedIds("user")])
+    dataset = examples.dataset(f"{tmp_path}/*.tfrecord", [Ids("user")])
     message = "Name: .*/2.tfrecord, Key: user.* Data types don't match"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         list(dataset)
 
 
 def test_unreadable_files_are_named(tmp_path):
-    schema = [RaggedIds("user")]
+    schema = [Ids("user")]
     with pytest.raises(errors.DataError, match=r"No file matches '.*missing.tfrecord'"):
         examples.dataset(tmp_path / "missing.tfrecord", schema)
     path = tmp_path / "a.tfrecord"
@@ -246,6 +246,6 @@ def test_damage_further_on_names_the_file(tmp_path, damage):
     else:
         content[-10] ^= 255
     path.write_bytes(content)
-    dataset = examples.dataset(path, [RaggedIds("user")])
+    dataset = examples.dataset(path, [Ids("user")])
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"a.tfrecord' cannot be read"):
         list(dataset)

@@ -7,7 +7,8 @@ import sys
 import pytest
 import tensorflow as tf
 
-from monolith.data import identity
+from monolith.data import columns, csv_files, identity
+from monolith.data.schema import Ids
 
 pytestmark = pytest.mark.usefixtures("graph_mode")
 
@@ -161,6 +162,69 @@ class TestFiles:
 def test_what_cannot_be_told_from_others(make, reason):
     with pytest.raises(identity.UnknownInputError, match=reason):
         identify(make())
+
+
+class TestReaders:
+    """The readers of this package call a Python function, but say what it reads."""
+
+    @pytest.fixture
+    def path(self, tmp_path):
+        path = tmp_path / "a.csv"
+        path.write_text("id,other\n1,5\n2,6\n")
+        return path
+
+    def make(self, path, schema=None, options=None, **batching):
+        batching = columns.Batching(**batching)
+        return csv_files.dataset(path, schema or [Ids("id")], batching=batching, **(options or {}))
+
+    def test_are_known(self, path):
+        assert identify(self.make(path)) == identify(self.make(path))
+        assert identify(self.make(path).repeat(2)) != identify(self.make(path))
+
+    def test_whatever_was_built_before(self, path):
+        first = identify(self.make(path))
+        with tf.Graph().as_default():
+            tf.numpy_function(lambda x: x, [1], tf.int64)
+            with tf.name_scope("other"):
+                assert identify(self.make(path)) == first
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"schema": [Ids("id"), Ids("other")]},
+            {"schema": [Ids("id", column="other")]},
+            {"schema": [Ids("id", optional=True)]},
+            {"options": {"delimiter": ",", "list_separator": ";"}},
+            {"options": {"column_names": ["id", "b"]}, "schema": [Ids("id", column="b")]},
+            {"batch_size": 8},
+            {"drop_remainder": True},
+            {"shuffle_rows": 8},
+        ],
+    )
+    def test_settings_count(self, path, changes):
+        if "column_names" in changes.get("options", {}):
+            path.write_text("1,5\n2,6\n")
+            before = identify(self.make(path, [Ids("b")], {"column_names": ["id", "b"]}))
+        else:
+            before = identify(self.make(path))
+        assert identify(self.make(path, **changes)) != before
+
+    def test_seeds_do_not(self, path):
+        first, second = (self.make(path, shuffle_rows=8, seed=seed) for seed in (1, 2))
+        assert identify(first) == identify(second)
+
+    def test_files_count(self, path, tmp_path):
+        before = identify(self.make(path))
+        assert identify(self.make([path, path])) != before
+        os.utime(path, (1, 1))
+        assert identify(self.make(path)) != before
+
+    def test_another_python_function_behind_one_is_not_known(self, path):
+        dataset = self.make(path).map(
+            lambda batch: tf.numpy_function(lambda x: x, [batch["id"].flat_values], tf.int64)
+        )
+        with pytest.raises(identity.UnknownInputError, match="calls a Python function"):
+            identify(dataset)
 
 
 def test_long_pipelines_and_loops():

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.data import columns, parquet_files
-from monolith.data.schema import Dense, Label, RaggedIds, StringIds
+from monolith.data.schema import Dense, Ids, Label, StringIds
 from monolith.data.string_ids import hash_string
 
 
@@ -35,19 +35,19 @@ def read(path, *schema):
     ],
 )
 def test_lists_of_ids(tmp_path, ids):
-    batch = read(write(tmp_path / "a.parquet", user=ids), RaggedIds("user"))
+    batch = read(write(tmp_path / "a.parquet", user=ids), Ids("user"))
     assert batch["user"].dtype == tf.int64
     assert batch["user"].to_list() == [[1, 2], [], [], [3]]
 
 
 def test_single_ids_and_nulls(tmp_path):
     path = write(tmp_path / "a.parquet", user=pa.array([5, None, 2**63 - 1]), other=[1, 2, 3])
-    assert read(path, RaggedIds("user"))["user"].to_list() == [[5], [], [2**63 - 1]]
+    assert read(path, Ids("user"))["user"].to_list() == [[5], [], [2**63 - 1]]
 
 
 def test_fixed_size_lists_of_ids_with_a_null_row(tmp_path):
     ids = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2))
-    batch = read(write(tmp_path / "a.parquet", user=ids), RaggedIds("user"))
+    batch = read(write(tmp_path / "a.parquet", user=ids), Ids("user"))
     assert batch["user"].to_list() == [[1, 2], [], [3, 4]]
 
 
@@ -97,7 +97,7 @@ def test_batches_go_on_across_row_groups_and_files(tmp_path):
         pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=999)
     dataset = parquet_files.dataset(
         f"{tmp_path}/*.parquet",
-        [RaggedIds("ids"), Label("row")],
+        [Ids("ids"), Label("row")],
         batching=columns.Batching(batch_size=1000),
     )
     batches = list(dataset)
@@ -109,7 +109,7 @@ def test_batches_go_on_across_row_groups_and_files(tmp_path):
 
 def test_optional_column_may_be_missing(tmp_path):
     path = write(tmp_path / "a.parquet", user=[1, 2])
-    batch = read(path, RaggedIds("user"), RaggedIds("coupon", optional=True))
+    batch = read(path, Ids("user"), Ids("coupon", optional=True))
     assert batch["coupon"].to_list() == [[], []]
 
 
@@ -117,28 +117,26 @@ def test_optional_column_may_be_missing(tmp_path):
     ("feature", "table", "message"),
     [
         pytest.param(
-            RaggedIds("user"),
+            Ids("user"),
             {"users": [1], "click": [0.0]},
             "a.parquet' has no column named 'user', its columns are 'users', 'click'; correct",
             id="wrong_column",
         ),
         pytest.param(
-            RaggedIds("user"),
+            Ids("user"),
             {"user": ["bob"]},
-            "a.parquet', column 'user' holds string, but RaggedIds reads .*; use StringIds",
+            "a.parquet', column 'user' holds string, but Ids reads .*; use StringIds",
             id="string_for_id",
         ),
+        pytest.param(Ids("user"), {"user": [1.5]}, "'user' holds double, but Ids", id="float"),
         pytest.param(
-            RaggedIds("user"), {"user": [1.5]}, "'user' holds double, but RaggedIds", id="float"
-        ),
-        pytest.param(
-            RaggedIds("user"),
+            Ids("user"),
             {"user": pa.array([2**63], pa.uint64())},
             "column 'user' holds a row with .*9223372036854775808.* below 2\\^63",
             id="too_large",
         ),
         pytest.param(
-            RaggedIds("user"),
+            Ids("user"),
             {"user": [[1, None]]},
             "'user' holds a row with a null inside a list",
             id="null_in_list",
@@ -146,7 +144,7 @@ def test_optional_column_may_be_missing(tmp_path):
         pytest.param(
             StringIds("user"),
             {"user": [1]},
-            "holds int64, but StringIds reads strings .*; use RaggedIds for integers",
+            "holds int64, but StringIds reads strings .*; use Ids for integers",
             id="id_for_string",
         ),
         pytest.param(
@@ -179,7 +177,7 @@ def test_bad_files_are_named_with_their_column(tmp_path, feature, table, message
 
 
 def test_unreadable_files_are_named(tmp_path):
-    schema = [RaggedIds("user")]
+    schema = [Ids("user")]
     with pytest.raises(errors.DataError, match=r"No file matches '.*\*.parquet'"):
         parquet_files.dataset(tmp_path / "*.parquet", schema)
     path = tmp_path / "a.parquet"
@@ -195,8 +193,8 @@ def test_unreadable_files_are_named(tmp_path):
 def test_error_in_a_later_file_is_raised_while_reading(tmp_path):
     write(tmp_path / "1.parquet", user=[1])
     write(tmp_path / "2.parquet", user=["bob"])
-    dataset = parquet_files.dataset(f"{tmp_path}/*.parquet", [RaggedIds("user")])
-    message = "2.parquet', column 'user' holds string, but RaggedIds"
+    dataset = parquet_files.dataset(f"{tmp_path}/*.parquet", [Ids("user")])
+    message = "2.parquet', column 'user' holds string, but Ids"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         list(dataset)
 
@@ -207,7 +205,7 @@ import sys
 sys.modules["pyarrow"] = None  # An import of it fails from here on.
 from monolith.data import parquet_files, schema
 try:
-    parquet_files.dataset("a.parquet", [schema.RaggedIds("user")])
+    parquet_files.dataset("a.parquet", [schema.Ids("user")])
 except ImportError as e:
     print(e)
 """
@@ -216,5 +214,5 @@ except ImportError as e:
     )
     assert result.stdout == (
         "Reading Parquet needs the package pyarrow, which is not installed; "
-        "run `pip install monolith[parquet]`.\n"
+        'run `pip install "monolith-recsys[parquet]"`.\n'
     )

@@ -7,7 +7,7 @@ from monolith.data import schema
 
 
 def test_source_is_the_name_unless_a_column_is_given():
-    assert schema.RaggedIds("user").source == "user"
+    assert schema.Ids("user").source == "user"
     assert schema.Dense("price", 3, column="p").source == "p"
     assert schema.Dense("price", 3).width == 3
 
@@ -16,10 +16,10 @@ def test_source_is_the_name_unless_a_column_is_given():
     ("features", "message"),
     [
         pytest.param([], "schema is empty; say which columns", id="empty"),
-        pytest.param(["user"], r"got 'user'; write for example RaggedIds\('user'\)", id="string"),
-        pytest.param([7], r"RaggedIds, StringIds, Dense and Label but got 7\.", id="number"),
+        pytest.param(["user"], r"got 'user'; write for example Ids\('user'\)", id="string"),
+        pytest.param([7], r"Ids, StringIds, Dense and Label but got 7\.", id="number"),
         pytest.param(
-            [schema.RaggedIds("a"), schema.Label("a")], "two features named 'a'", id="same_name"
+            [schema.Ids("a"), schema.Label("a")], "two features named 'a'", id="same_name"
         ),
         pytest.param([schema.Feature("a")], "but got Feature", id="base_class"),
     ],
