@@ -11,3 +11,7 @@ class ConfigError(MonolithError, ValueError):
 
 class DataError(MonolithError, ValueError):
     """Input data is missing, unreadable, or not what it was said to be; names file and column."""
+
+
+class RankLostError(MonolithError, RuntimeError):
+    """A rank of a synchronous job is gone, so the others cannot go on; names it."""

@@ -65,7 +65,7 @@ def get_sigmoid_loss_and_pred(
         ValueError: Logits, label, weight or mask are not one number for each example.
     """
     pred_name = f"{name}_sigmoid_pred"
-    logits = _flatten(name, "logits", logits, batch_size)
+    logits = flatten(name, "logits", logits, batch_size)
     if mode == ModeKeys.PREDICT:
         return None, tf.sigmoid(logits, name=pred_name)
     corrected = _correct_logits(name, logits, sample_rate, sample_bias)
@@ -73,13 +73,13 @@ def get_sigmoid_loss_and_pred(
     if logit_clip_threshold is not None:
         corrected = _clip_logits(corrected, logit_clip_threshold)
     size = logits.shape[0]
-    label = _flatten(name, "label", label, size, dtype=logits.dtype)
+    label = flatten(name, "label", label, size, dtype=logits.dtype)
     weight = None
     if instance_weight is not None:
-        weight = _flatten(name, "instance_weight", instance_weight, size, dtype=logits.dtype)
+        weight = flatten(name, "instance_weight", instance_weight, size, dtype=logits.dtype)
     if mask is not None:
         # What is masked out may be NaN, which a product with zero, or its gradient, would keep.
-        mask = _flatten(name, "mask", mask, size, dtype=tf.bool)
+        mask = flatten(name, "mask", mask, size, dtype=tf.bool)
         corrected, label = tf.boolean_mask(corrected, mask), tf.boolean_mask(label, mask)
         weight = None if weight is None else tf.boolean_mask(weight, mask)
     losses = ops.monolith_sigmoid_cross_entropy(corrected, label)
@@ -150,7 +150,7 @@ def _correct_logits(name: str, logits: tf.Tensor, sample_rate: Any, sample_bias:
                 f"{sample_rate}."
             )
         return corrected - math.log(sample_rate)
-    rates = _flatten(name, "sample_rate", sample_rate, logits.shape[0], dtype=logits.dtype)
+    rates = flatten(name, "sample_rate", sample_rate, logits.shape[0], dtype=logits.dtype)
     return corrected - tf.math.log(rates)
 
 
@@ -163,7 +163,7 @@ def _clip_logits(logits: tf.Tensor, threshold: float) -> tf.Tensor:
     return tf.clip_by_value(logits, -limit, limit)
 
 
-def _flatten(
+def flatten(
     name: str, what: str, value: Any, size: Any, dtype: tf.DType | None = None
 ) -> tf.Tensor:
     """Returns `value` as a vector with one number for each example."""

@@ -202,6 +202,28 @@ def _define_train_params(p: Params) -> None:
         False,
         "Whether training goes on from the newest checkpoint if the file `checkpoint` is missing.",
     )
+    p.define(
+        "changed_model",
+        None,
+        "What a restore does where the network has changed, an `OnChange`; None: TensorFlow's way.",
+    )
+    p.define(
+        "divide_input",
+        True,
+        "Whether each worker of several reads its part of what the input function gives; False: "
+        "the function divides it itself.",
+    )
+    p.define(
+        "controller_host",
+        "127.0.0.1",
+        "Address that the controller listens on, for calls with its token; 0.0.0.0: all, so that "
+        "other machines can reach it.",
+    )
+    p.define(
+        "transfer_float16",
+        False,
+        "Whether rows and gradients travel as float16 between workers and servers.",
+    )
     p.define("slow_start_steps", 0, "Workers start one after another, this many steps apart.")
     p.define("sample_bias", 0.0, "Bias of sampled examples.")
     p.define("use_gpu_emb_table", False, "Whether tables live on the GPU.")

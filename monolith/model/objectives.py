@@ -1,0 +1,230 @@
+"""What a model predicts, made from the output of its network: the heads of an `ml.Model`.
+
+The losses are means over the examples of a batch, so that learning rates, clipping and the loss
+that is shown do not depend on the batch size. (The historical functions of
+`monolith.model.losses` sum.)
+
+Example:
+    >>> with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    ...     head = BinaryHead("click", logits=[[0.0], [0.0]], labels=[1.0, 0.0])
+    ...     loss, click = session.run([head.loss, head.prediction])
+    >>> round(float(loss), 4), click.tolist()  # log(2)
+    (0.6931, [0.5, 0.5])
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from monolith import errors
+from monolith.graph.mode_keys import ModeKeys
+from monolith.model import losses
+from monolith.model.heads import EstimatorSpec
+
+
+class Head:
+    """One thing that a model predicts; see the subclasses.
+
+    Attributes:
+        name: Its name, as in metrics and in an exported model.
+        prediction: One value for each example, `[batch]`.
+        labels: What was to be predicted; None where it is not known.
+        loss: What training minimizes, a scalar; None without labels.
+        classification: Whether the prediction is a probability, or a class.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        prediction: tf.Tensor,
+        labels: Any,
+        loss: tf.Tensor | None,
+        classification: bool,
+        loss_weight: float,
+    ) -> None:
+        if not isinstance(loss_weight, int | float) or not math.isfinite(loss_weight):
+            raise errors.ConfigError(
+                f"`loss_weight` of head {name!r} must be a number, got {loss_weight!r}."
+            )
+        self.name = name
+        self.prediction = prediction
+        self.labels = labels
+        self.loss = loss if loss is None or loss_weight == 1 else loss_weight * loss
+        self.classification = classification
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class BinaryHead(Head):
+    """Whether something happens: a probability, learned by cross entropy, measured by AUC.
+
+    Args:
+        name: Of the head.
+        logits: One number for each example, `[batch]` or `[batch, 1]`: what the network gives,
+            before a sigmoid.
+        labels: 0 or 1 for each example; None where they are not known, as in prediction.
+        weights: What the loss of each example is multiplied by.
+        sample_rate: Share of the negative examples that training sees, above 0 and at most 1, a
+            number or one for each example; the prediction is then the probability among all.
+        loss_weight: What the loss of the head is multiplied by, beside other heads.
+
+    Raises:
+        ConfigError: A setting is out of its range.
+        ValueError: Logits, labels or weights are not one number for each example.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        logits: Any,
+        labels: Any = None,
+        *,
+        weights: Any = None,
+        sample_rate: Any = None,
+        loss_weight: float = 1.0,
+    ) -> None:
+        checked = None if labels is None else _check_binary(name, labels)
+        total, prediction = losses.get_sigmoid_loss_and_pred(
+            name,
+            logits,
+            checked,
+            None,
+            sample_rate=sample_rate,
+            instance_weight=weights,
+            mode=ModeKeys.PREDICT if labels is None else ModeKeys.TRAIN,
+        )
+        loss = None if total is None else _divide(total, prediction)
+        super().__init__(name, prediction, checked, loss, True, loss_weight)
+
+
+class RegressionHead(Head):
+    """How much of something there is: a number, learned by squared error and measured by it.
+
+    Args:
+        name: Of the head.
+        prediction: One number for each example, `[batch]` or `[batch, 1]`.
+        labels: The right numbers; None where they are not known, as in prediction.
+        weights: What the loss of each example is multiplied by.
+        loss_weight: What the loss of the head is multiplied by, beside other heads.
+
+    Raises:
+        ConfigError: A setting is out of its range.
+        ValueError: Prediction, labels or weights are not one number for each example.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        prediction: Any,
+        labels: Any = None,
+        *,
+        weights: Any = None,
+        loss_weight: float = 1.0,
+    ) -> None:
+        flat = losses.flatten(name, "prediction", prediction, None)
+        loss = None
+        if labels is not None:
+            size = flat.shape[0]
+            labels = losses.flatten(name, "labels", labels, size, dtype=flat.dtype)
+            squares = tf.math.squared_difference(flat, labels)
+            if weights is not None:
+                squares *= losses.flatten(name, "weights", weights, size, dtype=flat.dtype)
+            loss = _divide(tf.reduce_sum(squares), flat)
+        super().__init__(name, flat, labels, loss, False, loss_weight)
+
+
+class SoftmaxHead(Head):
+    """Which of several classes: learned by cross entropy, measured by the share that is right.
+
+    Args:
+        name: Of the head.
+        logits: A number for each class, `[batch, classes]`.
+        labels: The class of each example, ints `[batch]`, or a distribution over them,
+            `[batch, classes]`; None where they are not known, as in prediction.
+        loss_weight: What the loss of the head is multiplied by, beside other heads.
+
+    Raises:
+        ConfigError: A setting is out of its range.
+        ValueError: The shapes do not fit.
+    """
+
+    def __init__(
+        self, name: str, logits: Any, labels: Any = None, *, loss_weight: float = 1.0
+    ) -> None:
+        mode = ModeKeys.PREDICT if labels is None else ModeKeys.TRAIN
+        by_example, prediction = losses.get_softmax_loss_and_pred(name, logits, labels, mode)
+        loss = None if by_example is None else _divide(tf.reduce_sum(by_example), by_example)
+        super().__init__(name, prediction, labels, loss, True, loss_weight)
+
+
+class Output(Head):
+    """Something else that a model gives out, such as the vector of an item; nothing is learned.
+
+    Args:
+        name: Of the output.
+        value: A tensor with an entry for each example, `[batch, ...]`.
+    """
+
+    def __init__(self, name: str, value: Any) -> None:
+        super().__init__(name, tf.convert_to_tensor(value), None, None, False, 1.0)
+
+
+def as_spec(result: Any, model_name: str, optimizer: Any) -> EstimatorSpec:
+    """Returns what `call` of a model gave, a head or a list of heads, as a spec.
+
+    Args:
+        result: What it gave.
+        model_name: For the error.
+        optimizer: That of the dense variables.
+
+    Raises:
+        ConfigError: It gave something else.
+    """
+    heads = [result] if isinstance(result, Head) else result
+    if not isinstance(heads, Sequence) or not heads or not _all_heads(heads):
+        raise errors.ConfigError(
+            f"`call` of {model_name} must return a head, such as ml.BinaryHead('click', logits, "
+            f"batch.get('click')), or a list of heads; got {result!r}."
+        )
+    known = [head.loss for head in heads if head.loss is not None]
+    return EstimatorSpec(
+        label={head.name: head.labels for head in heads},
+        pred={head.name: head.prediction for head in heads},
+        head_name=[head.name for head in heads],
+        loss=tf.add_n(known) if known else None,
+        optimizer=optimizer,
+        classification={head.name: head.classification for head in heads},
+    )
+
+
+def _all_heads(heads: Sequence[Any]) -> bool:
+    return all(isinstance(head, Head) for head in heads)
+
+
+def _check_binary(name: str, labels: Any) -> tf.Tensor:
+    """Returns the labels; a step with others than 0 and 1 fails."""
+    labels = losses.flatten(name, "labels", labels, None)
+    if labels.dtype == tf.bool:
+        return tf.cast(labels, tf.float32)
+    labels = tf.cast(labels, tf.float32)
+    check = tf.raw_ops.Assert(
+        # A number that is 0 or 1 is its own square, and no other is.
+        condition=tf.reduce_all(tf.equal(labels * labels, labels)),
+        # As readers of data say it, so that the sentence is all that a user sees of it.
+        data=[
+            f"DataError: The labels of head {name} must be 0 or 1, for it predicts whether "
+            "something happens; make them so in the data, or use RegressionHead for numbers.",
+            labels,
+        ],
+        summarize=5,
+    )
+    with tf.control_dependencies([check]):
+        return tf.identity(labels)
+
+
+def _divide(total: tf.Tensor, by_example: tf.Tensor) -> tf.Tensor:
+    """Returns the mean; 0 of a batch without examples."""
+    return tf.math.divide_no_nan(total, tf.cast(tf.size(by_example), total.dtype))
