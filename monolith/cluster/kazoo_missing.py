@@ -48,5 +48,5 @@ class KazooTimeoutError(Exception):
 def _explain() -> NoReturn:
     raise ImportError(
         "ZooKeeper needs the package kazoo, which is not installed; "
-        "run `pip install monolith[zookeeper]`."
+        'run `pip install "monolith-recsys[zookeeper]"`.'
     )

@@ -32,7 +32,7 @@ from monolith import errors
 from monolith.cluster import net, primus
 from monolith.cluster.progress import WaitProgress
 from monolith.data import flags as _data_flags  # noqa: F401  defines the data service's flags
-from monolith.graph import mpi
+from monolith.graph import collectives, mpi
 
 logger = logging.getLogger(__name__)
 
@@ -418,7 +418,7 @@ def begin(self: Any) -> None:
             return
         dataset_ids = graph.get_collection("registed_dataset_id")
         if dataset_ids:
-            broadcast = _collectives().broadcast(dataset_ids[0], 0, name="broadcast_dataset_id")
+            broadcast = collectives.broadcast(dataset_ids[0], 0, name="broadcast_dataset_id")
             self._broadcast_dataset_id = [dataset_ids[0], broadcast]
     except Exception:
         logger.exception("the ranks will not share one dataset id")
@@ -476,11 +476,6 @@ def _stop_profiling() -> None:
     tensorflow = _tensorflow()
     with contextlib.suppress(tensorflow.errors.UnavailableError):  # nobody is recording right now
         tensorflow.profiler.experimental.stop()
-
-
-def _collectives() -> Any:
-    with_byteps = os.environ.get("MONOLITH_WITH_BYTEPS", "0") != "0"
-    return importlib.import_module("byteps.tensorflow" if with_byteps else "horovod.tensorflow")
 
 
 def _primary(is_primary: bool) -> str:

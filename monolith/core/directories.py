@@ -1,4 +1,4 @@
-"""What a path may be, and the directory of a model for which nobody has named one.
+"""What a path may be, whether files can be made there, and where a model goes that names no place.
 
 The temporary directory belongs to everybody: whoever makes a directory there under a name that can
 be guessed decides what lies in it. So the default directory of a model is made for its user alone,
@@ -38,6 +38,34 @@ def check_path(name: str, path: str) -> None:
             f"`{name}` must not have a NUL character, where every path ends, got {path!r}; take it "
             "out."
         )
+
+
+def make_writable(name: str, path: str) -> None:
+    """Makes a directory if it is not there, and refuses one in which no file can be made.
+
+    Better before the first step than at the first save. A path with a scheme, such as
+    `hdfs://models`, is left to its file system.
+
+    Args:
+        name: What the path is called in the settings.
+        path: The directory.
+
+    Raises:
+        ConfigError: It cannot be made, or no file in it.
+    """
+    check_path(name, path)
+    if "://" in path:
+        return
+    try:
+        os.makedirs(path, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise errors.ConfigError(
+            f"Nothing can be written to {path}: {reason}; set {name} to a directory where you may "
+            "make files."
+        ) from error
 
 
 def make_default_model_dir(name: str) -> str:

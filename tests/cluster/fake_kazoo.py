@@ -173,8 +173,18 @@ class FakeKazooClient:
             if path[:end] not in self.server.nodes:
                 self.server.create(path[:end], b"", 0)
 
-    def create(self, path, value=b"", ephemeral=False, makepath=False):
+    def retry(self, function, *args, **kwargs):
+        """Nothing here fails for a while."""
+        return function(*args, **kwargs)
+
+    def restart(self):
+        """Ends the session, if there is one, and begins another."""
+        self.stop()
+        self.connect()
+
+    def create(self, path, value=b"", ephemeral=False, makepath=False, sequence=False):
         self._check_open()
+        assert not sequence, "Nobody asks for numbered nodes."
         if makepath:
             self.ensure_path(_parent(path))
         self.server.create(path, value, self.client_id[0] if ephemeral else 0)

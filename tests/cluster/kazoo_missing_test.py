@@ -41,5 +41,5 @@ def test_one_class_catches_all_errors_as_in_kazoo(name):
 
 @pytest.mark.parametrize("make", [kazoo_missing.KazooClient, kazoo_missing.KazooRetry])
 def test_whoever_needs_it_is_told_what_to_install(make):
-    with pytest.raises(ImportError, match=r"run `pip install monolith\[zookeeper\]`"):
+    with pytest.raises(ImportError, match=r'run `pip install "monolith-recsys\[zookeeper\]"`'):
         make(hosts="127.0.0.1:2181")

@@ -1,6 +1,7 @@
 """Cluster specs, session configs, and the list of parameter servers on disk."""
 
 import functools
+import importlib.util
 import logging
 import os
 import threading
@@ -273,9 +274,13 @@ def test_waiting_for_the_chief(no_sleep, caplog):
 
 
 def test_poll_interval(monkeypatch):
+    # The module as it is written: a member of a job that ran in this process may have patched it.
+    spec = importlib.util.spec_from_file_location("unpatched_manager", manager.__file__)
+    unpatched = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(unpatched)
     sleeps = []
-    monkeypatch.setattr(manager.time, "sleep", sleeps.append)
-    manager._cluster_query_failure_handler()
+    monkeypatch.setattr(unpatched.time, "sleep", sleeps.append)
+    unpatched._cluster_query_failure_handler()
     assert sleeps == [5]
 
 

@@ -296,3 +296,37 @@ def test_address_family():
 
 if __name__ == "__main__":
     unittest.main()
+
+
+class TestCutConnections:
+    def test_calls_over_them_fail_at_once(self):
+        with real_socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            clients = [real_socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
+            accepted = [server.accept()[0] for _ in range(2)]
+            other_server = real_socket.create_server(("127.0.0.1", 0))
+            other = real_socket.create_connection(other_server.getsockname())
+            assert net.cut_connections(f"127.0.0.1:{port}") == 2
+            for client in clients:
+                assert client.recv(1) == b""
+            # Nobody else was cut, and those that listen still do.
+            real_socket.create_connection(("127.0.0.1", port)).close()
+            other.sendall(b"x")
+            for skt in (*clients, *accepted, other, other_server):
+                skt.close()
+
+    def test_by_name_and_as_ipv6_socket(self):
+        with real_socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            with real_socket.socket(real_socket.AF_INET6) as client:
+                client.connect(("::ffff:127.0.0.1", port))
+                assert net.cut_connections(f"localhost:{port}") == 1
+                assert client.recv(1) == b""
+
+    def test_nobody_is_connected_and_no_file_stays_open(self):
+        before = len(os.listdir("/proc/self/fd"))
+        assert net.cut_connections("127.0.0.1:1") == 0
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    def test_host_that_does_not_resolve(self):
+        assert net.cut_connections("no.such.host.invalid:80") == 0

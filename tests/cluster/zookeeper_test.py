@@ -249,6 +249,6 @@ def test_without_kazoo_everything_else_works():
     assert result.returncode == 0, result.stderr
     sentence = (
         "ZooKeeper needs the package kazoo, which is not installed; "
-        "run `pip install monolith[zookeeper]`."
+        'run `pip install "monolith-recsys[zookeeper]"`.'
     )
     assert result.stdout.splitlines() == [sentence] * 3

@@ -1,5 +1,6 @@
 """The default directory of a model, and paths that are none."""
 
+import contextlib
 import os
 import stat
 import tempfile
@@ -73,3 +74,49 @@ def test_name_that_leads_elsewhere_is_refused(name):
 def test_nul_is_refused():
     with pytest.raises(errors.ConfigError, match=r"^`restore_dir` must not have a NUL character"):
         directories.check_path("restore_dir", "a\0b")
+
+
+class TestMakeWritable:
+    def test_makes_what_is_missing_and_leaves_nothing_in_it(self, tmp_path):
+        for _ in range(2):
+            directories.make_writable("model_dir", str(tmp_path / "a" / "b"))
+        assert os.listdir(tmp_path / "a" / "b") == []
+
+    @pytest.mark.parametrize("path", ["file", "file/below", "/proc/nobody/models"])
+    def test_no_place_for_a_directory(self, tmp_path, path):
+        (tmp_path / "file").touch()
+        path = str(tmp_path / path)
+        with pytest.raises(
+            errors.ConfigError,
+            match=rf"^Nothing can be written to {path}: [a-z ]+; set model_dir to a directory "
+            r"where you may make files\.$",
+        ):
+            directories.make_writable("model_dir", path)
+
+    @pytest.mark.parametrize("path", ["mine", "mine/below"])
+    def test_directory_without_the_right_to_write(self, tmp_path, path):
+        (tmp_path / "mine").mkdir(mode=0o555)
+        with as_user_without_rights(), pytest.raises(errors.ConfigError, match="permission denied"):
+            directories.make_writable("model_dir", str(tmp_path / path))
+
+    def test_other_file_systems_are_not_asked(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        directories.make_writable("model_dir", "hdfs://models/movies")
+        assert os.listdir(tmp_path) == []
+
+    def test_nul_is_refused(self):
+        with pytest.raises(errors.ConfigError, match="NUL"):
+            directories.make_writable("--model-dir", "a\0b")
+
+
+@contextlib.contextmanager
+def as_user_without_rights():
+    """Root may write anywhere, so it acts as `nobody`; anybody else is without rights already."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
