@@ -5,6 +5,7 @@ when the model is loaded: from the model's own assets, or from the checkpoint wh
 them.
 """
 
+import logging
 import os
 from typing import Any
 
@@ -16,6 +17,10 @@ from monolith import errors
 from monolith.checkpoint.paths import SaveHelper
 from monolith.embedding.tables import file_names, registry, shards
 from monolith.graph.signatures import build_signature
+from monolith.serving import export_rows
+from monolith.serving.export_rows import RowFiles
+
+logger = logging.getLogger(__name__)
 
 _ASSET_BASE = "ASSET_BASE"
 _ASSET_DIRECTORY = "./"
@@ -49,14 +54,19 @@ def add_ckpt_to_assets(ckpt: str, pattern: str = "*") -> None:
         tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.ASSET_FILEPATHS, asset)
 
 
-def create_restore_ops(ckpt: str, shared_embedding: bool) -> list[tf.Operation]:
+def create_restore_ops(
+    ckpt: str, shared_embedding: bool
+) -> tuple[list[tf.Operation], list[RowFiles]]:
     """Makes the ops that restore the tables of the default graph when the model is loaded.
 
     Args:
         ckpt: Prefix of the checkpoint.
         shared_embedding: Whether the rows are read from the checkpoint, which must stay where it
-            is; if False, the model takes a copy along. A table's `export_share_embedding` decides
+            is; if False, the model takes them along. A table's `export_share_embedding` decides
             for that table.
+
+    Returns:
+        The ops, and the files with rows that have to be written to the model's assets.
 
     Raises:
         errors.ConfigError: The checkpoint has no files of a table.
@@ -68,7 +78,7 @@ def create_restore_ops(ckpt: str, shared_embedding: bool) -> list[tf.Operation]:
         initializer = entry.table.initializer
         with tf.control_dependencies([] if initializer is None else [initializer]):
             restore_ops.append(entry.table.restore(path).as_op())
-    return restore_ops
+    return restore_ops, paths.row_files
 
 
 def create_assign_signatures() -> dict[str, Any]:
@@ -88,7 +98,7 @@ def create_assign_signatures() -> dict[str, Any]:
 
 
 class _TablePaths:
-    """Where the tables of a model will find their files.
+    """Where the tables of a model will find their files, and which it takes along.
 
     Args:
         ckpt: Prefix of the checkpoint, absolute.
@@ -100,6 +110,7 @@ class _TablePaths:
         self._shared_embedding = shared_embedding
         self._saved = shards.SavedTables(SaveHelper.get_ckpt_asset_dir(ckpt))
         self._asset_base: tf.Tensor | None = None
+        self.row_files: list[RowFiles] = []
 
     def find(self, entry: registry.Entry) -> Any:
         """Returns the path that the names of the table's files begin with."""
@@ -114,8 +125,13 @@ class _TablePaths:
         shared = entry.config.export_share_embedding
         if self._shared_embedding if shared is None else shared:
             return self._saved.asset_dir + prefix
-        add_ckpt_to_assets(self._ckpt, prefix + _SHARD_PATTERN)
-        add_ckpt_to_assets(self._ckpt, prefix + file_names.META + _SHARD_PATTERN)
+        row_files = export_rows.find_row_files(entry, self._saved.asset_dir, prefix)
+        if row_files is None:
+            logger.warning("the model takes %s along with the state of its optimizers", entry.name)
+            add_ckpt_to_assets(self._ckpt, prefix + _SHARD_PATTERN)
+            add_ckpt_to_assets(self._ckpt, prefix + file_names.META + _SHARD_PATTERN)
+        else:
+            self.row_files.append(row_files)
         if self._asset_base is None:
             self._asset_base = create_asset_base()
         return tf.strings.join([self._asset_base, prefix])

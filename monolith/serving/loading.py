@@ -45,10 +45,10 @@ def import_saved_model(
         RuntimeError: There is no model in the directory.
         ConfigError: The model has no such signature, input or output.
     """
-    path = _find_version(os.fsdecode(saved_model_path))
+    path = find_version(os.fsdecode(saved_model_path))
     key = signature or tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
     with tf.Graph().as_default() as loaded, tf.compat.v1.Session(graph=loaded) as session:
-        meta_graph = _load(session, path)
+        meta_graph = load_into(session, path)
         signatures = dict(meta_graph.signature_def)
         _check_name("signature", key, signatures, path)
         inputs = {name: info.name for name, info in signatures[key].inputs.items()}
@@ -63,7 +63,12 @@ def import_saved_model(
         yield infer
 
 
-def _load(session: tf.compat.v1.Session, path: str) -> Any:
+def load_into(session: tf.compat.v1.Session, path: str) -> Any:
+    """Loads a model into the session's graph, which is the current one; returns its meta graph.
+
+    Raises:
+        ConfigError: Files of it are missing.
+    """
     try:
         return tf.compat.v1.saved_model.load(session, [tf.saved_model.SERVING], path)
     except tf.errors.NotFoundError as e:
@@ -102,7 +107,12 @@ def _check_name(what: str, name: str, known: Mapping[str, Any], path: str) -> No
         )
 
 
-def _find_version(path: str) -> str:
+def find_version(path: str) -> str:
+    """Returns the directory of the newest version in `path`, or `path` if it is a version itself.
+
+    Raises:
+        RuntimeError: There is none.
+    """
     if os.path.basename(os.path.normpath(path)).isdigit():
         return path
     names = tf.io.gfile.listdir(path) if tf.io.gfile.isdir(path) else []

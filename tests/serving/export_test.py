@@ -1,6 +1,6 @@
 """Exported models: real checkpoints of real tables go in, and loaded models give the same rows.
 
-Covers monolith/serving/export_tables.py.
+Covers monolith/serving/export_base.py and monolith/serving/export_tables.py.
 """
 
 import os
@@ -516,4 +516,4 @@ class TestErrors:
 
 
 def test_restore_ops_of_a_graph_without_tables():
-    assert export_tables.create_restore_ops("model.ckpt-1", shared_embedding=True) == []
+    assert export_tables.create_restore_ops("model.ckpt-1", shared_embedding=True) == ([], [])

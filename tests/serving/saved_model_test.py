@@ -1,12 +1,13 @@
 """Writing of SavedModels; `tests/training/graph_estimator_test.py` loads and runs them."""
 
 import os
+import subprocess
 
 import pytest
 import tensorflow as tf
 
 from monolith import errors
-from monolith.serving import saved_model
+from monolith.serving import saved_model, temporary_dirs
 
 v1 = tf.compat.v1
 
@@ -40,9 +41,13 @@ def session(graph_mode):
 
 
 class TestWrite:
-    def test_what_a_killed_export_left_is_replaced(self, session, tmp_path):
-        (tmp_path / "temp-7").mkdir()
-        (tmp_path / "temp-7" / "saved_model.pb").write_text("half")
+    def test_what_a_killed_export_left_is_removed(self, session, tmp_path):
+        killed = subprocess.Popen(["true"])
+        killed.wait()
+        mine = temporary_dirs.make_name("6")
+        left = tmp_path / mine.replace(f".{os.getpid()}", f".{killed.pid}")
+        left.mkdir()
+        (left / "saved_model.pb").write_text("half")
         saved_model.write_saved_model(session, str(tmp_path / "7"), {})
         assert os.listdir(tmp_path) == ["7"]
         with tf.Graph().as_default(), v1.Session() as loaded:
