@@ -20,14 +20,8 @@ SPECIFICATION = pathlib.Path(__file__).parents[2] / "shared" / "spec" / "symbols
 # Module path to the names it lacks, or to "*" when the module itself is missing.
 OWED: dict[str, str | list[str]] = {
     "monolith.native_training.cpu_training": [
-        "_EXTRA_PS_BENCHMARK_SECS",
-        "_shutdown_ps",
         "distributed_sync_train",
-        "distributed_train",
     ],
-    "monolith.native_training.hvd_lib": "*",
-    "monolith.native_training.sync_training_hooks": "*",
-    "monolith.tpu_runner": "*",
 }
 
 # Says for each path which names it offers, null where the module does not exist, or the error of a

@@ -1,8 +1,9 @@
 """Training over tables: where a job starts, and the names that people know as `cpu_training`.
 
 A job is described by a `CpuTrainingConfig`. `local_train` is the shortest way from a task to a
-trained model, in this process; `local_train_internal` takes a whole config; `CpuTraining` is the
-part that turns a task into the functions of an estimator.
+trained model, in this process; `local_train_internal` takes a whole config; `distributed_train` is
+what every process of a job on several machines calls, with its own role and index;
+`CpuTraining` is the part that turns a task into the functions of an estimator.
 
 Example:
     >>> config = CpuTrainingConfig(num_ps=2)
@@ -10,27 +11,47 @@ Example:
     (True, 2)
 """
 
-import contextlib
+import copy
+import functools
 import logging
 import os
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from monolith import errors
-from monolith.checkpoint.state import get_monolith_checkpoint_state
-from monolith.core import directories
+from monolith.cluster import manager, primus
+from monolith.cluster.discovery_base import ServiceDiscovery
+from monolith.cluster.members import Membership
+from monolith.core import metrics
+from monolith.graph import devices, task_context
 from monolith.graph.run_config import GraphRunConfig
-from monolith.model.task import NativeTask
-from monolith.proto import monolith_checkpoint_state_pb2
-from monolith.training import runner
+from monolith.training import ps_benchmark
 from monolith.training.config import supported
-from monolith.training.config.cluster import MemberSettings
 from monolith.training.config.job import CpuTrainingConfig, DistributedCpuTrainingConfig
+from monolith.training.distributed import (
+    debugging,
+    exporter,
+    recovery,
+    report,
+    server,
+    start,
+    worker,
+)
 from monolith.training.graph.estimator import GraphEstimator
-from monolith.training.hooks.feature_dump import FeatureEngineeringSaveHook
-from monolith.training.tables import save
+from monolith.training.local import (
+    check_graph_mode,
+    instantiate,
+    local_feature_engineering_internal,
+    local_train,
+    local_train_internal,
+    make_config_backward_compatible,
+    make_local_run_config,
+    write_features,
+)
 from monolith.training.tables.collect import (
     _combine_slices_as_table,
     _make_serving_feature_configs_from_training_configs,
@@ -63,6 +84,7 @@ __all__ = [
     "_make_serving_config_from_training_config",
     "_make_serving_feature_configs_from_training_configs",
     "create_exporter",
+    "distributed_train",
     "get_req_time",
     "is_chief",
     "local_feature_engineering_internal",
@@ -75,240 +97,295 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_FEW_CORES = 4
-_TF_CONFIG = "TF_CONFIG"
+# How long spare servers are measured. Read when it is used, so that tests can shorten it.
+_EXTRA_PS_BENCHMARK_SECS = 120
 
 
-def local_train(
+def distributed_train(
+    config: DistributedCpuTrainingConfig,
+    discovery: ServiceDiscovery,
     params: Any,
-    num_ps: int = 0,
-    model_dir: str | None = None,
-    steps: int | None = 100,
-    save_checkpoints_steps: int | None = 50,
-    profiling: bool = False,
-    enable_embedding_prefetch: bool = True,
-    enable_embedding_postpush: bool = True,
-    remove_model_dir_if_exists: bool = True,
-    only_feature_engineering: bool = False,
-) -> GraphEstimator | None:
-    """Trains a task in this process.
-
-    Args:
-        params: Settings of the task; `params.instantiate()` makes it.
-        num_ps: Parts, as on so many parameter servers, that tables and variables are divided
-            into. All are in this process, and no port is opened for them.
-        model_dir: Where checkpoints go; None: `<temporary directory>/<user>/<name of the task>`,
-            a directory of this user alone.
-        steps: How many steps to train; None: to the end of the input.
-        save_checkpoints_steps: Steps between two checkpoints.
-        profiling: Whether to record a profile for TensorBoard in the model directory.
-        enable_embedding_prefetch: Whether the next batch is looked up during a step.
-        enable_embedding_postpush: Whether gradients of embeddings are pushed during the next step.
-        remove_model_dir_if_exists: Whether to start anew instead of from the last checkpoint.
-        only_feature_engineering: Whether to write features to files instead of training.
-
-    Returns:
-        The estimator, to evaluate or predict with; None if nothing was trained.
-
-    Raises:
-        EnvironmentError: TensorFlow executes eagerly.
-        errors.ConfigError: The model does not fit its input.
-    """
-    _check_graph_mode()
-    conf = CpuTrainingConfig(
-        num_ps=num_ps,
-        model_name=params.name,
-        save_checkpoints_steps=save_checkpoints_steps,
-        embedding_prefetch_capacity=1 if enable_embedding_prefetch else 0,
-        enable_embedding_postpush=enable_embedding_postpush,
-        only_feature_engineering=only_feature_engineering,
-    )
-    # Before anything is removed.
-    supported.check_settings(conf)
-    default_name = params.name if model_dir is None else None
-    if default_name is not None:
-        model_dir = directories.make_default_model_dir(default_name)
-    assert model_dir is not None
-    directories.check_path("model_dir", model_dir)
-    if remove_model_dir_if_exists and tf.io.gfile.exists(model_dir):
-        logger.info("removing %s to start anew", model_dir)
-        tf.io.gfile.rmtree(model_dir)
-        if default_name is not None:
-            directories.make_default_model_dir(default_name)
-    if conf.only_feature_engineering:
-        local_feature_engineering_internal(params, conf, model_dir, profiling)
-        return None
-    return local_train_internal(params, conf, model_dir, steps, profiling)
-
-
-def local_train_internal(
-    params: Any,
-    conf: CpuTrainingConfig,
-    model_dir: str,
-    steps: int | None = 100,
-    profiling: bool = False,
+    sync_backend: Any = None,
     user_hooks: Sequence[tf.compat.v1.train.SessionRunHook] | None = None,
-) -> GraphEstimator:
-    """Trains a task in this process, as `conf` says.
+) -> GraphEstimator | None:
+    """Takes part in a job on several processes, and returns when that job is over for this one.
+
+    Every process calls it, with its own role and index: `num_ps` parameter servers, and
+    `num_workers` workers, of which number 0 is the chief. A server stays until the chief dismisses
+    it. A worker trains on its part of the input; when it loses a member it waits and tries again.
+    The chief restores and saves, waits for its workers at the end, and then dismisses the servers.
 
     Args:
-        params: Settings of the task; `params.instantiate()` makes it.
-        conf: The job. Settings that were left open are filled in.
-        model_dir: Where checkpoints are and go.
-        steps: How many steps to train; None: to the end of the input.
-        profiling: Whether to record a profile for TensorBoard in the model directory.
+        config: The job, and what this process is in it. With a discovery that plans each process,
+            TF_CONFIG or MLP, role and index are taken from there.
+        discovery: How the members find each other. The caller closes it.
+        params: Settings of the task; `params.instantiate()` makes it. `train.max_steps` ends the
+            training, or the end of the input does.
+        sync_backend: Tells which servers get parameter updates; must be None.
         user_hooks: Hooks of the caller.
 
     Returns:
-        The estimator, to evaluate and predict with.
+        The estimator of a worker; None in a server, and in a worker whose chief has finished first.
 
     Raises:
         EnvironmentError: TensorFlow executes eagerly.
-        errors.ConfigError: The model does not fit its input.
+        ValueError: The config makes no sense, or is not that of the other members.
+        MemberConflictError: Another process has this role and index.
+        tf.errors.OpError: A member was lost, and `max_retry_times` does not allow another try.
+        SystemExit: SIGTERM has stopped the training, which is saved.
     """
-    _check_graph_mode()
-    supported.check_settings(conf)
-    supported.check_local(conf)
-    if conf.only_feature_engineering:
-        raise errors.ConfigError(
-            "`only_feature_engineering` is set, so that nothing is trained; call "
-            "local_feature_engineering_internal, or local_train, which does."
-        )
-    if isinstance(conf, runner.RunnerConfig):
-        runner.prepare_process(conf)
-    task = _instantiate(params)
-    make_config_backward_compatible(model_dir, conf)
-    training = CpuTraining(conf, task)
-    save_secs, save_steps = save.get_save_interval(conf, task.p)
-    with _profile(model_dir, profiling):
-        run_config = make_local_run_config(
-            conf,
-            model_dir,
-            # Only for models without embeddings; the others bring a saver of their own.
-            save_checkpoints_steps=save_steps,
-            save_checkpoints_secs=save_secs,
-            save_summary_steps=conf.save_summary_steps,
-            log_step_count_steps=conf.log_step_count_steps,
-            keep_checkpoint_max=conf.checkpoints_max_to_keep,
-            device_fn=conf.device_fn,
-        )
-        estimator = GraphEstimator(training.create_model_fn(), config=run_config)
-        return estimator.train(
-            training.create_input_fn(conf.mode), hooks=list(user_hooks or ()), steps=steps
-        )
+    check_graph_mode()
+    if discovery is None:
+        raise errors.ConfigError("distributed_train needs a discovery, got None.")
+    if sync_backend is not None:
+        raise errors.ConfigError("`sync_backend` is not supported yet, leave it at None.")
+    start.take_role(config, discovery)
+    start.check_config(config)
+    supported.check_settings(config)
+    config.prepare_process()
+    tf_server, addr = start.start_server(config, discovery)
+    with start.joined(config, addr) as member, exporter.serving(config, member) as metrics_port:
+        _prepare_server(tf_server.target, config)
+        discovery.register(config.server_type, config.index, addr)
+        if config.server_type == devices.PS_JOB_NAME:
+            if not config.model_name:
+                config.model_name = params.metrics.deep_insight_name or ""
+            with task_context.with_ctx(make_native_task_context(config)):
+                stays = config.enable_realtime_training and not config.force_shutdown_ps
+                end = None if stays else server.ChiefEnd(config.model_dir)
+                with report.ServerReport(tf_server.target, member, config.model_dir, metrics_port):
+                    _join_ps(
+                        tf_server.target, config.index, sync_backend, member=member, is_job_over=end
+                    )
+            return None
+        make_config_backward_compatible(config.model_dir, config)
+        return _train_as_worker(config, discovery, params, user_hooks, tf_server, addr, member)
 
 
-def local_feature_engineering_internal(
-    params: Any, conf: CpuTrainingConfig, model_dir: str, profiling: bool = False
+def _train_as_worker(
+    config: DistributedCpuTrainingConfig,
+    discovery: ServiceDiscovery,
+    params: Any,
+    user_hooks: Sequence[tf.compat.v1.train.SessionRunHook] | None,
+    tf_server: tf.distribute.Server,
+    addr: str,
+    member: Membership,
+) -> GraphEstimator | None:
+    deep_insight_name = params.metrics.deep_insight_name
+    find_cluster = functools.partial(
+        manager.get_training_cluster,
+        recovery.UntilJobIsOver(discovery, config, member),
+        addr,
+        config.index,
+        config.num_redundant_ps,
+        config.num_ps + config.num_extra_ps,
+        config.num_workers,
+        config.model_dir,
+        config.uuid,
+        deep_insight_name,
+        config.cluster_type,
+    )
+    retries = recovery.Retries(config, find_cluster, member)
+    cluster, task = retries.find_cluster()
+    heartbeat = None
+    if is_chief(config):
+        _report_ready(config, deep_insight_name)
+        heartbeat = _MetricsHeartBeatThread()
+        heartbeat.start()
+    failure: BaseException | None = None
+    try:
+        while True:
+            try:
+                if len(cluster["ps"]) > config.num_ps:
+                    _choose_servers(config, cluster, task, member)
+                return _run_attempt(config, params, cluster, task, user_hooks, member)
+            except recovery.LOST_MEMBER_ERRORS as error:
+                cluster, task = retries.wait_for_cluster(error, (cluster, task))
+    except recovery.JobIsOver:
+        return None
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        if is_chief(config):
+            assert heartbeat is not None
+            heartbeat.stop()
+            _end_job(config, discovery, tf_server.target, cluster, task, failure)
+
+
+def _choose_servers(
+    config: DistributedCpuTrainingConfig,
+    cluster: manager.Cluster,
+    task: manager.Task,
+    member: Membership,
 ) -> None:
-    """Writes the features of the input to files below `<model_dir>/features`.
+    """Leaves the spare servers out that are slower than the others."""
+    if is_chief(config):
+        hooks = [recovery.SayMeasuringHook(member)]
+        _run_ps_benchmark(config, config.num_ps, cluster, task, hooks)
+        return
+    chosen = recovery.wait_for_choice(config, cluster, member)
+    if chosen is not None:
+        cluster["ps"] = list(chosen)
+    else:
+        _run_ps_benchmark(config, config.num_ps, cluster, task)
+
+
+def _run_attempt(
+    config: DistributedCpuTrainingConfig,
+    params: Any,
+    cluster: manager.Cluster,
+    task: manager.Task,
+    user_hooks: Sequence[tf.compat.v1.train.SessionRunHook] | None,
+    member: Membership,
+) -> GraphEstimator | None:
+    if config.only_feature_engineering:
+        _do_worker_feature_engineering(config, params)
+        return None
+    return _do_worker_train(config, params, cluster, task, user_hooks, member=member)
+
+
+def _end_job(
+    config: DistributedCpuTrainingConfig,
+    discovery: ServiceDiscovery,
+    target: str,
+    cluster: manager.Cluster,
+    task: manager.Task,
+    failure: BaseException | None,
+) -> None:
+    """What the chief does last: lets the servers go, and tells the scheduler."""
+    if not config.enable_realtime_training or config.force_shutdown_ps:
+        everybody = recovery.list_all_servers(discovery, cluster)
+        _shutdown_ps(target, everybody, task, len(everybody["ps"]))
+    if failure is None:
+        primus.maybe_finish_application()
+    else:
+        primus.maybe_kill_application(str(failure))
+
+
+def _do_worker_train(
+    config: DistributedCpuTrainingConfig,
+    params: Any,
+    cluster: manager.Cluster,
+    task: manager.Task,
+    user_hooks: Sequence[tf.compat.v1.train.SessionRunHook] | None = None,
+    member: Membership | None = None,
+) -> GraphEstimator:
+    """One attempt to train, see `monolith.training.distributed.worker.train`."""
+    return worker.train(config, params, cluster, task, user_hooks, member)
+
+
+def _do_worker_feature_engineering(config: DistributedCpuTrainingConfig, params: Any) -> None:
+    """Writes the features of this worker's part of the input to files."""
+    training = CpuTraining(config, instantiate(params))
+    write_features(config, training.create_input_fn(config.mode))
+
+
+def _run_ps_benchmark(
+    config: DistributedCpuTrainingConfig,
+    num_ps_required: int,
+    cluster: manager.Cluster,
+    task: manager.Task,
+    user_hooks: Sequence[tf.compat.v1.train.SessionRunHook] | None = None,
+) -> None:
+    """Leaves the fastest servers in `cluster`; all workers measure together.
 
     Args:
-        params: Settings of the task.
-        conf: The job.
-        model_dir: Where the files go.
-        profiling: Whether to record a profile for TensorBoard in the model directory.
+        config: The job.
+        num_ps_required: How many servers stay.
+        cluster: Has all of them; changed in place.
+        task: Which part of the cluster this process is.
+        user_hooks: Hooks of the caller.
     """
-    _check_graph_mode()
-    supported.check_settings(conf)
-    supported.check_local(conf)
-    task = _instantiate(params)
-    writer = DistributedCpuTrainingConfig(model_dir=model_dir, index=conf.index)
-    with _profile(model_dir, profiling), tf.Graph().as_default():
-        dataset = task.create_input_fn(conf.mode)()
-        iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
-        batch = iterator.get_next()
-        hook = FeatureEngineeringSaveHook(writer, batch)
-        with tf.compat.v1.train.MonitoredSession(hooks=[hook]) as session:
-            session.run(iterator.initializer)
-            while not session.should_stop():
-                session.run(batch)
+    params = ps_benchmark.PsBenchMarkTask.params()
+    params.bm_config = ps_benchmark.BenchmarkConfig(
+        ps_list=list(cluster["ps"]),
+        num_ps_required=num_ps_required,
+        num_workers=config.num_workers,
+        index=config.index,
+        benchmark_secs=_EXTRA_PS_BENCHMARK_SECS,
+    )
+    benchmark = copy.deepcopy(config)
+    benchmark.num_ps += benchmark.num_extra_ps
+    benchmark.model_dir = os.path.join(config.model_dir, "benchmark_dir")
+    benchmark.operation_timeout_in_ms = int(_EXTRA_PS_BENCHMARK_SECS * 1000 + 30000)
+    _do_worker_train(benchmark, params, copy.deepcopy(cluster), task, user_hooks)
+    cluster["ps"] = params.bm_config.ps_list
 
 
-def make_local_run_config(
-    conf: CpuTrainingConfig, model_dir: str, **settings: Any
-) -> GraphRunConfig:
-    """Returns how a job runs that is in this process only; it listens nowhere.
+def _prepare_server(target: str, config: DistributedCpuTrainingConfig) -> None:
+    server.prepare_server(target, config)
 
-    TensorFlow's servers would accept any call on all interfaces, also those that write files, so
-    CPU devices of the session stand for parameter servers. A TF_CONFIG of the environment is of
-    another job and is removed.
 
-    Args:
-        conf: The job: how many parameter servers there are to be, and, where it could be a member
-            of a cluster, threads and limits of its sessions.
-        model_dir: Where checkpoints are and go.
-        settings: Further arguments of `GraphRunConfig`.
-    """
-    os.environ.pop(_TF_CONFIG, None)
-    session_config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
-    if conf.num_ps > 0:
-        session_config.graph_options.rewrite_options.disable_meta_optimizer = True
-    elif len(os.sched_getaffinity(0)) <= _FEW_CORES:
-        # To hand an op to another thread takes longer than most ops, and large ones share
-        # their work anyway: all run in the thread that calls the session.
-        session_config.inter_op_parallelism_threads = -1
-    config = conf if isinstance(conf, MemberSettings) else MemberSettings()
-    _set_threads_and_limits(session_config, config)
-    return GraphRunConfig(
-        model_dir=model_dir,
-        summary_dir=config.tensorboard_log_path or None,
-        session_config=session_config,
-        session_creation_timeout_secs=config.session_creation_timeout_secs,
-        num_local_servers=max(conf.num_ps, 0),
-        **settings,
+def _join_ps(
+    target: str,
+    ps_index: int,
+    sync_backend: Any = None,
+    *,
+    member: Membership | None = None,
+    is_job_over: Callable[[], bool] | None = None,
+) -> None:
+    """Blocks until this server is dismissed, see `wait_for_dismissal`."""
+    if sync_backend is not None:
+        raise errors.ConfigError("`sync_backend` is not supported yet, leave it at None.")
+    server.wait_for_dismissal(target, ps_index, member, is_job_over)
+
+
+def _shutdown_ps(target: str, cluster: manager.Cluster, task: manager.Task, num_ps: int) -> None:
+    """Dismisses the servers, see `dismiss_servers`."""
+    server.dismiss_servers(target, cluster, task, num_ps)
+
+
+def _save_debugging_info(
+    config: DistributedCpuTrainingConfig, cluster: manager.Cluster, training: CpuTraining
+) -> None:
+    debugging.save_debugging_info(config, cluster, training)
+
+
+def _get_replica_device_setter(run_config: GraphRunConfig) -> devices.DeviceFunction | None:
+    """Returns what deals the variables of a cluster's graph out to its servers."""
+    return devices.make_replica_device_setter(
+        run_config.cluster_spec, run_config.task_type, run_config.task_id
     )
 
 
-def _set_threads_and_limits(
-    session_config: tf.compat.v1.ConfigProto, config: MemberSettings
-) -> None:
-    # The defaults are made for a cluster's machines; here TensorFlow knows better.
-    if config.intra_op_parallelism_threads != MemberSettings.intra_op_parallelism_threads:
-        session_config.intra_op_parallelism_threads = config.intra_op_parallelism_threads
-    if config.inter_op_parallelism_threads != MemberSettings.inter_op_parallelism_threads:
-        session_config.inter_op_parallelism_threads = config.inter_op_parallelism_threads
-        # Or the number of the first session in the process would count.
-        session_config.use_per_session_threads = True
-    if config.operation_timeout_in_ms > 0:
-        session_config.operation_timeout_in_ms = config.operation_timeout_in_ms
-        # A thread that computes the ops itself cannot give up on them.
-        session_config.inter_op_parallelism_threads = max(
-            0, session_config.inter_op_parallelism_threads
-        )
-
-
-def make_config_backward_compatible(model_dir: str, config: CpuTrainingConfig) -> None:
-    """Keeps separate tables for a model directory whose checkpoints have them.
+class _MetricsHeartBeatThread:
+    """Emits, again and again, that a training runs.
 
     Args:
-        model_dir: Where the checkpoints are.
-        config: Changed in place if it leaves the kind of table open.
+        interval: Seconds between two signs of life.
     """
-    if config.use_native_multi_hash_table is not None:
-        return
-    state = get_monolith_checkpoint_state(model_dir)
-    if state is None:
-        return
-    proto = monolith_checkpoint_state_pb2.MonolithCheckpointState
-    if state.builtin_hash_table_type in (proto.UNKNOWN, proto.CUCKOO_HASH_MAP):
-        config.use_native_multi_hash_table = False
+
+    def __init__(self, interval: float = 30) -> None:
+        self._interval = interval
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="training_heart_beat", daemon=True)
+
+    def start(self) -> None:
+        """Starts to emit."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Emits that the training has ended."""
+        self._stop.set()
+        self._thread.join(timeout=10 * self._interval)
+
+    def _run(self) -> None:
+        client = metrics.get_cli(metrics.get_metric_prefix())
+        while True:
+            client.emit_store("training_heart_beat", int(time.time()), {"type": "running"})
+            if self._stop.wait(self._interval):
+                break
+        client.emit_store("training_heart_beat", int(time.time()), {"type": "stopped"})
+        client.flush()
 
 
-def _check_graph_mode() -> None:
-    if tf.executing_eagerly():
-        raise OSError(
-            "Local train is not supported in the eager mode. Please call "
-            "`tf.compat.v1.disable_eager_execution()`"
+def _report_ready(config: DistributedCpuTrainingConfig, model_name: str | None) -> None:
+    """Emits how long it took from the submission of the job until all members were there."""
+    if config.submit_time_secs and model_name:
+        client = metrics.get_cli(metrics.get_metric_prefix())
+        client.emit_timer(
+            "container_ready_elapsed_time.all",
+            time.time() - config.submit_time_secs,
+            {"model_name": model_name, "cluster_type": config.cluster_type},
         )
-
-
-def _instantiate(params: Any) -> NativeTask:
-    task = params.instantiate()
-    if not isinstance(task, NativeTask):
-        raise ValueError(f"local train only support NativeTask. Got {task}")
-    return task
-
-
-def _profile(model_dir: str, profiling: bool) -> contextlib.AbstractContextManager[Any]:
-    return tf.profiler.experimental.Profile(model_dir) if profiling else contextlib.nullcontext()

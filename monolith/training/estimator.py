@@ -26,8 +26,11 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.checkpoint import manifest
+from monolith.checkpoint.paths import SaveHelper
+from monolith.cluster.discovery_base import ServiceDiscovery
 from monolith.core import directories, metrics
 from monolith.core.export_marker import monolith_export
+from monolith.embedding.tables import shards
 from monolith.graph import devices
 from monolith.graph.export_mode import ExportMode
 from monolith.graph.mode_keys import ModeKeys
@@ -36,7 +39,7 @@ from monolith.model import outputs
 from monolith.model.heads import EstimatorSpec
 from monolith.model.task import NativeTask
 from monolith.serving.loading import import_saved_model
-from monolith.training import cpu, runner
+from monolith.training import cpu, restore_override, runner
 from monolith.training.config import supported
 from monolith.training.config.run import RunConfig
 from monolith.training.graph.estimator import GraphEstimator, ServingInputReceiver
@@ -89,6 +92,7 @@ class Estimator:
                 "the checkpoint of another model directory."
             )
         self._profiling = isinstance(conf, RunConfig) and conf.enable_local_profiling
+        self._given_conf = conf
         self._conf = _to_runner_config(conf)
         _check_serving(self._conf)
         supported.check_settings(self._conf)
@@ -108,6 +112,16 @@ class Estimator:
         return self._conf
 
     @property
+    def given_config(self) -> RunConfig | RunnerConfig:
+        """The settings as they were given."""
+        return self._given_conf
+
+    @property
+    def model(self) -> Any:
+        """The model, or its params, with what the settings say about it."""
+        return self._model
+
+    @property
     def model_dir(self) -> str:
         """Directory of checkpoints and summaries; the default one is made if it is not there."""
         return self._conf.model_dir or directories.make_default_model_dir(self._model.name)
@@ -124,8 +138,12 @@ class Estimator:
         An input that an earlier call has not read to its end goes on where the last checkpoint was
         saved; any other one starts at its beginning.
 
+        Unless the settings say `is_local`, this process takes part as one member of a job on
+        several, as `server_type` and `index` say, and returns when the job is over for it. The
+        members meet where `discovery_type` says.
+
         Args:
-            steps: How many steps to train.
+            steps: How many steps to train; in a job of several processes, in sum.
             max_steps: Global step to train to; nothing happens if the last checkpoint is there.
             hooks: Hooks of the session.
 
@@ -133,7 +151,9 @@ class Estimator:
             The estimator.
 
         Raises:
-            ConfigError: Both limits are given, or the model does not fit its input.
+            ConfigError: Both limits are given, the model does not fit its input, or the members of
+                the job do not fit together.
+            DataError: The input is not what it was said to be.
             KeyboardInterrupt: Ctrl-C has stopped the training, which is saved.
             OSError: TensorFlow executes eagerly.
             SystemExit: SIGTERM has stopped the training, which is saved.
@@ -145,14 +165,16 @@ class Estimator:
         _find(model, "train").steps = steps
         _find(model, "train").max_steps = max_steps
         if not conf.is_local:
-            self._train_in_cluster(model, conf, hooks)
+            with runner.monolith_discovery(conf) as discovery:
+                self._train_in_cluster(model, conf, discovery, hooks)
             return self
         if conf.only_feature_engineering:
             cpu.local_feature_engineering_internal(model, conf, self.model_dir, self._profiling)
             return self
         save.prepare_model_dir(self.model_dir, _find(model, None))
+        self.go_back()
         if max_steps is not None:
-            if self._get_step() >= max_steps:
+            if self.get_step() >= max_steps:
                 logger.info("nothing to train: step %d is reached already", max_steps)
                 return self
             hooks = [*hooks, tf.compat.v1.train.StopAtStepHook(last_step=max_steps)]
@@ -165,6 +187,44 @@ class Estimator:
             user_hooks=hooks,
         )
         return self
+
+    def take_part(
+        self,
+        discovery: ServiceDiscovery,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        hooks: Sequence[Hook] | None = None,
+    ) -> "Estimator":
+        """Does what `train` does in a job of several processes that meet in `discovery`.
+
+        Args:
+            discovery: Where the members meet; the caller closes it.
+            steps: How many steps all workers train together.
+            max_steps: Global step to train to.
+            hooks: Hooks of the session of a worker.
+
+        Returns:
+            The estimator.
+        """
+        hooks = _check_hooks(hooks)
+        model, conf = self._copy(ModeKeys.TRAIN)
+        _find(model, "train").steps = steps
+        _find(model, "train").max_steps = max_steps
+        self._train_in_cluster(model, conf, discovery, hooks)
+        return self
+
+    def go_back(self) -> None:
+        """Has training start from `restore_ckpt` of the settings, once.
+
+        `train` calls it. From then on the last checkpoint counts, also for who evaluates.
+
+        Raises:
+            ConfigError: There is no such checkpoint.
+        """
+        name = self._get_restore_ckpt()
+        if name is not None:
+            restore_override.go_back(self.model_dir, name)
+            self._conf.restore_ckpt = None
 
     def evaluate(
         self, steps: int | None = None, hooks: Sequence[Hook] | None = None
@@ -182,16 +242,25 @@ class Estimator:
             batches; and "global_step".
 
         Raises:
-            ConfigError: The input is empty, or the model does not fit it.
+            ConfigError: There is no checkpoint, the input is empty, or the model does not fit it.
+            DataError: The input is not what it was said to be.
             OSError: TensorFlow executes eagerly.
         """
+        metrics = self.compute_metrics(steps, hooks)
+        outputs.print_metrics("evaluation", metrics)
+        return metrics
+
+    def compute_metrics(
+        self, steps: int | None = None, hooks: Sequence[Hook] | None = None
+    ) -> dict[str, float]:
+        """Does what `evaluate` does, and prints nothing."""
         hooks = _check_hooks(hooks)
         training = self._create_training(ModeKeys.EVAL)
         inner = self._create_inner_estimator(training.create_model_fn())
-        values = inner.evaluate(training.create_input_fn(ModeKeys.EVAL), steps, hooks)
-        metrics = {name: value.item() for name, value in values.items()}
-        outputs.print_metrics("evaluation", metrics)
-        return metrics
+        values = inner.evaluate(
+            training.create_input_fn(ModeKeys.EVAL), steps, hooks, self._find_restore_ckpt()
+        )
+        return {name: value.item() for name, value in values.items()}
 
     def predict(
         self,
@@ -202,22 +271,23 @@ class Estimator:
     ) -> Iterator[Any]:
         """Returns a generator of predictions for the input of mode PREDICT.
 
-        Nothing happens before the first value is asked for.
+        What can be refused is refused at once; the rest happens when the first value is asked for.
 
         Args:
             predict_keys: Which heads, of a model with several; None takes all.
             hooks: Hooks of the session.
             checkpoint_path: What to predict with, variables and tables; None takes the last
-                checkpoint.
+                checkpoint, or `restore_ckpt` of the settings.
             yield_single_examples: Whether batches are taken apart into their examples.
 
         Raises:
             ConfigError: There is no such head or checkpoint, or the model does not fit its input.
+            DataError: The input is not what it was said to be.
             OSError: TensorFlow executes eagerly.
         """
         hooks = _check_hooks(hooks)
-        self._check_checkpoint(checkpoint_path)
-        training = self._create_training(ModeKeys.PREDICT)
+        checkpoint_path = checkpoint_path or self._find_restore_ckpt()
+        training = self._create_training(ModeKeys.PREDICT, checkpoint_path)
         inner = self._create_inner_estimator(training.create_model_fn())
         return inner.predict(
             training.create_input_fn(ModeKeys.PREDICT),
@@ -253,12 +323,56 @@ class Estimator:
             ConfigError: The model has no `serving_input_receiver_fn`, what that gives does not fit
                 the model, there is no checkpoint, or the directory cannot be written.
         """
+        export_dir = self._export(
+            ExportMode.STANDALONE, batch_size, name, dense_only, enable_fused_layout
+        )
+        assert isinstance(export_dir, bytes)  # One model has one directory.
+        return export_dir
+
+    def export_parts(
+        self, batch_size: int = 64, name: str | None = None, dense_only: bool = False
+    ) -> dict[str, bytes]:
+        """Exports the last checkpoint in parts: `entry`, and `ps_0` and so on with the rows.
+
+        Another process may do so while this one trains. `serving.shared_embedding` of the model's
+        params counts as in `export_saved_model`.
+
+        Args:
+            batch_size: Batch size of the model while it is built.
+            name: Name of the exported model, by default "demo_export".
+            dense_only: Whether only the entry is exported; servers keep the rows that they have.
+
+        Returns:
+            The directory of each part, a new one below `<serving.export_dir_base>/<part>`.
+
+        Raises:
+            ConfigError: As of `export_saved_model`.
+        """
+        export_dirs = self._export(ExportMode.DISTRIBUTED, batch_size, name, dense_only, False)
+        assert isinstance(export_dirs, dict)
+        return export_dirs
+
+    def _export(
+        self,
+        export_mode: ExportMode,
+        batch_size: int,
+        name: str | None,
+        dense_only: bool,
+        enable_fused_layout: bool,
+    ) -> bytes | dict[str, bytes]:
         # In mode TRAIN the model has the tables that the checkpoint has.
         model, conf = self._copy(ModeKeys.TRAIN)
+        conf = _to_local(conf)
+        cpu.make_config_backward_compatible(self.model_dir, conf)
+        checkpoint = self._find_restore_ckpt() or self.latest_checkpoint()
+        num_servers = checkpoint and shards.count_servers(SaveHelper.get_ckpt_asset_dir(checkpoint))
+        if num_servers:
+            # An exported model reads files as they are: one part of a table from each.
+            conf.num_ps = num_servers if num_servers > 1 else 0
         task = model.instantiate()
         task.p.name = name or "demo_export"
         task.p.train.per_replica_batch_size = batch_size
-        task.p.serving.export_mode = ExportMode.STANDALONE
+        task.p.serving.export_mode = export_mode
         receiver_fn = task.create_serving_input_receiver_fn()
         if receiver_fn is None:
             raise errors.ConfigError(export.describe_missing_receiver(task))
@@ -270,9 +384,7 @@ class Estimator:
             os.path.join(self.model_dir, task.p.serving.export_dir_base),
             dense_only,
         )
-        export_dir = exporter.export_saved_model(receiver_fn)
-        assert isinstance(export_dir, bytes)  # One model has one directory.
-        return export_dir
+        return exporter.export_saved_model(receiver_fn, self._find_restore_ckpt())
 
     def get_variable_value(self, name: str) -> np.ndarray:
         """Returns the value of a dense variable in the last checkpoint."""
@@ -307,6 +419,8 @@ class Estimator:
     def _copy(self, mode: str) -> tuple[Any, RunnerConfig]:
         """Returns a copy of the model for `mode`, and one of the settings."""
         model, conf = copy.deepcopy(self._model), copy.deepcopy(self._conf)
+        if mode != ModeKeys.TRAIN:
+            conf = _to_local(conf)
         _find(model, None).mode = mode
         conf.mode = mode
         name = _find(model, "metrics").deep_insight_name
@@ -316,33 +430,39 @@ class Estimator:
             cpu.make_config_backward_compatible(self.model_dir, conf)
         return model, conf
 
-    def _create_training(self, mode: str) -> cpu.CpuTraining:
-        """Returns the model for `mode`."""
+    def _create_training(self, mode: str, checkpoint_path: str | None = None) -> cpu.CpuTraining:
+        """Returns the model for a `mode` that uses what was trained."""
         if tf.executing_eagerly():
             raise OSError(
                 "An Estimator builds graphs, which the eager mode does not allow. Please call "
                 "`tf.compat.v1.disable_eager_execution()`"
             )
         model, conf = self._copy(mode)
-        if not conf.is_local:
-            raise errors.ConfigError(
-                f"Mode {mode!r} runs in one process, with servers in it; set is_local=True of the "
-                "settings."
-            )
+        self._check_checkpoint(checkpoint_path)
         return cpu.CpuTraining(conf, _instantiate(model))
 
     def _create_inner_estimator(self, model_fn: Callable[..., Any]) -> GraphEstimator:
-        """Returns an estimator on as many servers as training has."""
-        config = cpu.make_local_run_config(
-            self._conf, self.model_dir, device_fn=self._conf.device_fn
-        )
+        """Returns an estimator in this process, with its servers in it if training had them so."""
+        conf = _to_local(self._conf)
+        config = cpu.make_local_run_config(conf, self.model_dir, device_fn=conf.device_fn)
         return GraphEstimator(model_fn, config=config)
 
     def _create_checkpoint_reader(self) -> GraphEstimator:
         model, _ = self._copy(ModeKeys.PREDICT)
         return GraphEstimator(_instantiate(model).create_model_fn(), self.model_dir)
 
-    def _get_step(self) -> int:
+    def _get_restore_ckpt(self) -> str | None:
+        """Returns the checkpoint of this model that the settings ask for, if they do."""
+        # Together with a directory it chooses there, and that was done when the process was made
+        # ready.
+        return None if self._conf.restore_dir else self._conf.restore_ckpt or None
+
+    def _find_restore_ckpt(self) -> str | None:
+        """Returns the path of that checkpoint; None: the last one is to be used."""
+        name = self._get_restore_ckpt()
+        return None if name is None else restore_override.find_checkpoint(self.model_dir, name)
+
+    def get_step(self) -> int:
         """Returns the step of the last checkpoint, 0 if there is none."""
         checkpoint = self.latest_checkpoint()
         if checkpoint is None:
@@ -351,14 +471,26 @@ class Estimator:
             return int(tf.train.load_variable(checkpoint, tf.compat.v1.GraphKeys.GLOBAL_STEP))
 
     def _check_checkpoint(self, checkpoint_path: str | None) -> None:
+        latest = self.latest_checkpoint()
+        if checkpoint_path is None and latest is None:
+            raise errors.ConfigError(
+                f"There is no checkpoint in {self.model_dir}; train first, or set model_dir to "
+                "where the model was trained."
+            )
         if checkpoint_path is None or tf.compat.v1.train.checkpoint_exists(checkpoint_path):
             return
         raise errors.ConfigError(
             f"checkpoint_path {checkpoint_path!r} is no checkpoint; the last one of "
-            f"{self.model_dir} is {self.latest_checkpoint()!r}."
+            f"{self.model_dir} is {latest!r}."
         )
 
-    def _train_in_cluster(self, model: Any, conf: RunnerConfig, hooks: Sequence[Hook]) -> None:
+    def _train_in_cluster(
+        self,
+        model: Any,
+        conf: RunnerConfig,
+        discovery: ServiceDiscovery | None,
+        hooks: Sequence[Hook],
+    ) -> None:
         name = "distributed_sync_train" if conf.enable_full_sync_training else "distributed_train"
         run = getattr(cpu, name, None)
         if run is None:
@@ -371,8 +503,23 @@ class Estimator:
         if conf.enable_full_sync_training:
             run(conf, model, user_hooks=hooks)
             return
-        with runner.monolith_discovery(conf) as discovery:
-            run(conf, discovery, model, user_hooks=hooks)
+        run(conf, discovery, model, user_hooks=hooks)
+
+
+def _to_local(conf: RunnerConfig) -> RunnerConfig:
+    """Returns the settings with which one process uses what several have trained.
+
+    A checkpoint can be read whatever the number of servers that wrote it, so there are none.
+    """
+    if conf.is_local:
+        return conf
+    # Not `replace`: a value that is a default would be taken from the command line again.
+    local = copy.deepcopy(conf)
+    local.is_local, local.server_type, local.index = True, "worker", 0
+    local.num_ps = local.num_extra_ps = local.num_redundant_ps = 0
+    local.num_workers = 1
+    local.embedding_prefetch_capacity, local.enable_embedding_postpush = 0, False
+    return local
 
 
 def _to_runner_config(conf: Any) -> RunnerConfig:

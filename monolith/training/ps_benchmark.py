@@ -234,7 +234,7 @@ class PsBenchMarkTask(NativeTask):
                 _measure(i, features, bm_config.benchmark_secs)
                 for i in range(len(bm_config.ps_list))
             ]
-            mean, update = tf.compat.v1.metrics.mean_tensor(tf.stack(throughputs))
+            mean, update = _mean_over_workers(tf.stack(throughputs), bm_config.index == 0)
             global_step = tf.compat.v1.train.get_or_create_global_step()
             return GraphSpec(
                 mode,
@@ -247,6 +247,29 @@ class PsBenchMarkTask(NativeTask):
             )
 
         return model_fn
+
+
+def _mean_over_workers(values: tf.Tensor, is_chief: bool) -> tuple[tf.Tensor, tf.Operation]:
+    """Returns the mean of what all workers have measured, and the op that adds this worker's.
+
+    Not `metrics.mean_tensor`, whose sums each worker sets to zero when its session begins: one that
+    comes late would take away what the others have measured.
+    """
+    with tf.compat.v1.variable_scope(_SCOPE_NAME):
+        total, count = (
+            tf.compat.v1.get_variable(
+                name,
+                values.shape,
+                values.dtype,
+                initializer=tf.compat.v1.zeros_initializer(),
+                trainable=False,
+                use_resource=True,
+                collections=get_shared_collections(is_chief),
+            )
+            for name in ("total", "count")
+        )
+    update = tf.group(total.assign_add(values), count.assign_add(tf.ones_like(values)))
+    return tf.math.divide_no_nan(total.read_value(), count.read_value()), update
 
 
 def _measure(ps_index: int, features: tf.Tensor, benchmark_secs: float) -> tf.Tensor:

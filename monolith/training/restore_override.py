@@ -3,11 +3,14 @@
 Two ways lead there. `restore_dir` lets a new model start from another model's checkpoint: the
 chief writes that checkpoint into the new model directory's `checkpoint` file, once. `restore_ckpt`
 goes back to an older checkpoint of the same model, once: a marker file remembers that it was done,
-so that a restarted job continues from where it was.
+so that a restarted job continues from where it was. An evaluation uses that checkpoint, and leaves
+the disk as it is.
 
-TensorFlow looks for the newest checkpoint in many places, so the second way has to replace
-`get_checkpoint_state` for the whole process. `install_process_patches` does that. Importing this
-module does not; importing the historical `monolith.native_training.runner_utils` does.
+Who has a config calls `go_back` or `find_checkpoint`, which concern one model directory. Historical
+programs only have flags, and TensorFlow looks for the newest checkpoint in many places, so for them
+`get_checkpoint_state` is replaced for the whole process. `install_process_patches` does that.
+Importing this module does not; importing the historical `monolith.native_training.runner_utils`
+does.
 
 Example:
     >>> isabs("hdfs://cluster/model"), isabs("/model"), isabs("model")
@@ -68,8 +71,7 @@ setattr(isabs, _ORIGINAL, _ORIGINAL_ISABS)
 def install_process_patches() -> None:
     """Replaces `os.path.isabs` and TensorFlow's `get_checkpoint_state` for the whole process.
 
-    A second call does nothing. `restore_ckpt` takes effect only after a call, which
-    `runner.prepare_process` makes for a job that has something to restore.
+    A second call does nothing. The flag `--restore_ckpt` takes effect only after a call.
     """
     with _LOCK:
         os.path.isabs = isabs  # type: ignore[assignment]
@@ -127,6 +129,75 @@ def gen_get_checkpoint_state(sleep: Callable[[float], None] = time.sleep) -> Get
     return get_checkpoint_state
 
 
+def go_back(model_dir: str, restore_ckpt: str) -> None:
+    """Has training of a model start from one of its older checkpoints, once.
+
+    The file `checkpoint` names it then. A marker file remembers that this was done: when the job
+    starts again, it goes on from where it was, unless it asks for yet another checkpoint.
+
+    Args:
+        model_dir: Model directory of the job.
+        restore_ckpt: The checkpoint; only the last part of the path counts.
+
+    Raises:
+        ConfigError: There is no such checkpoint.
+    """
+    name = os.path.basename(restore_ckpt)
+    marker = os.path.join(model_dir, RESTORE_MARKER_FILE_NAME)
+    with _LOCK:
+        if tf.io.gfile.exists(marker):
+            done = os.path.basename(file_io.read_file_to_string(marker).strip())
+            if done == name:
+                logger.info("%s has gone back to %s before, and goes on.", model_dir, name)
+                return
+        state = _read_unpatched(model_dir)
+        path = _find_or_refuse(state, model_dir, restore_ckpt)
+        assert state is not None
+        if path != state.model_checkpoint_path:
+            _rewrite_checkpoint_file(model_dir, name)
+            logger.info("Going back to %s.", path)
+        # Written last: a crash before it repeats the steps above.
+        _write_atomically(marker, path)
+
+
+def find_checkpoint(model_dir: str, restore_ckpt: str) -> str:
+    """Returns the path of a checkpoint of a model, for those who look at it and do not train.
+
+    Args:
+        model_dir: Model directory of the job.
+        restore_ckpt: The checkpoint; only the last part of the path counts.
+
+    Raises:
+        ConfigError: There is no such checkpoint.
+    """
+    return _find_or_refuse(_read_unpatched(model_dir), model_dir, restore_ckpt)
+
+
+def _find_or_refuse(state: CheckpointState | None, model_dir: str, restore_ckpt: str) -> str:
+    name = os.path.basename(restore_ckpt)
+    if state is None:
+        raise errors.ConfigError(
+            f"restore_ckpt is {restore_ckpt!r}, but there is no checkpoint in {model_dir}; leave "
+            "restore_ckpt out to start a new model, or set restore_dir to start from another one."
+        )
+    listed = _find_listed(state, name)
+    path = listed or os.path.join(os.path.dirname(state.model_checkpoint_path), name)
+    if checkpoint_state.checkpoint_exists(path):
+        return path
+    known = [os.path.basename(path) for path in state.all_model_checkpoint_paths]
+    raise errors.ConfigError(
+        f"restore_ckpt is {restore_ckpt!r}, which is not in {model_dir}; it has {', '.join(known)}."
+    )
+
+
+def _read_unpatched(model_dir: str) -> CheckpointState | None:
+    """Reads the state of a directory as it is, whatever the flags of the process say."""
+    current = checkpoint_management.get_checkpoint_state
+    return _read_patiently(
+        getattr(current, _ORIGINAL, current), model_dir, CHECKPOINT_FILE_NAME, time.sleep
+    )
+
+
 def copy_checkpoint_state(restore_dir: str, restore_ckpt: str | None, model_dir: str) -> None:
     """Lets `model_dir` start from a checkpoint of `restore_dir`, unless it has one of its own.
 
@@ -145,11 +216,8 @@ def copy_checkpoint_state(restore_dir: str, restore_ckpt: str | None, model_dir:
     if tf.io.gfile.exists(checkpoint_file):
         logger.info("%s has a checkpoint; nothing is copied from %s.", model_dir, restore_dir)
         return
-    # Not the patched reader: it would apply restore_ckpt to the other model's directory.
-    current = checkpoint_management.get_checkpoint_state
-    state = _read_patiently(
-        getattr(current, _ORIGINAL, current), restore_dir, CHECKPOINT_FILE_NAME, time.sleep
-    )
+    # The patched reader would apply restore_ckpt to the other model's directory.
+    state = _read_unpatched(restore_dir)
     if state is None:
         logger.warning("restore_dir %s has no checkpoint file; nothing is restored.", restore_dir)
         return

@@ -107,6 +107,10 @@ class RunnerConfig(
         if _prepares_when_made:
             prepare_process(self)
 
+    def prepare_process(self) -> None:
+        """Does what the module's function of this name does."""
+        prepare_process(self)
+
     def _take_index_from_mpi(self) -> None:
         rank = os.environ.get("OMPI_COMM_WORLD_RANK")
         if (
@@ -122,9 +126,11 @@ class RunnerConfig(
 def prepare_process(config: RunnerConfig) -> None:
     """Does to this process, and to the model directory, what a job needs before it starts.
 
-    Inside MLP or MPI that is what those need; the Kafka settings and `restore_ckpt` are handed to
-    those who only know flags; and with `restore_dir` the chief prepares the model directory while
-    the others wait for that. Entry points call this; a second call finds everything done.
+    Inside MLP or MPI that is what those need; the Kafka settings are handed to those who only know
+    flags; and with `restore_dir` the chief prepares the model directory while the others wait for
+    that. `restore_ckpt` concerns the job, and is left to who trains or evaluates; only where the
+    historical path was imported is the flag set as well. Entry points call this; a second call
+    finds everything done.
 
     Args:
         config: The job.
@@ -136,11 +142,10 @@ def prepare_process(config: RunnerConfig) -> None:
     mlp.add_mpi_exception_hook()
     _mirror_kafka_into_flags(config)
     # The flag's holder, not the flag: it may be read before a command line was parsed.
-    if config.restore_ckpt and not FLAGS["restore_ckpt"].value:
+    if _prepares_when_made and config.restore_ckpt and not FLAGS["restore_ckpt"].value:
         FLAGS.restore_ckpt = config.restore_ckpt
-    if config.restore_ckpt or config.restore_dir:
-        install_process_patches()
     if config.restore_dir:
+        install_process_patches()
         _start_from_other_model(config, config.restore_dir)
 
 

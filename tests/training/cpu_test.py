@@ -1,6 +1,6 @@
 """Local training of small tasks, over one multi table and over merged tables.
 
-Covers monolith/training/tables/collect.py, monolith/training/tables/create.py,
+Covers monolith/training/local.py, monolith/training/tables/collect.py,
 monolith/training/tables/hooks.py and monolith/training/tables/training.py.
 """
 

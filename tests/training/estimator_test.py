@@ -21,7 +21,7 @@ from monolith.embedding import entry
 from monolith.graph.mode_keys import ModeKeys
 from monolith.model import ranking
 from monolith.native_training import estimator as historical_estimator
-from monolith.training import cpu, estimator
+from monolith.training import estimator
 from monolith.training.estimator import Estimator, EstimatorSpec, RunConfig
 from monolith.training.runner import RunnerConfig
 
@@ -188,9 +188,9 @@ class TestLocal:
         }
 
     def test_predict_is_a_generator(self, tmp_path):
-        est = make_estimator(tmp_path)
+        est = make_estimator(tmp_path).train(steps=1)
         predictions = est.predict(predict_keys="like", yield_single_examples=False)
-        assert next(predictions)["like"].shape == (BATCH_SIZE,)  # Untrained, but there.
+        assert next(predictions)["like"].shape == (BATCH_SIZE,)
         predictions.close()
 
     def test_metrics_of_training(self, tmp_path, capfd):
@@ -206,7 +206,7 @@ class TestLocal:
         assert made.p.train.steps is None
         assert made.p.disable_native_metrics is None
 
-    def test_hooks_see_the_session(self, tmp_path):
+    def test_hooks_see_the_session(self, tmp_path, capfd):
         class Counter(tf.compat.v1.train.SessionRunHook):
             num_runs = 0
 
@@ -217,8 +217,10 @@ class TestLocal:
         est, counter = make_estimator(tmp_path, Movies.params()), Counter()
         est.train(steps=3, hooks=[counter])
         assert counter.num_runs == 3
-        est.evaluate(steps=2, hooks=[counter])
+        capfd.readouterr()
+        est.compute_metrics(steps=2, hooks=[counter])
         assert counter.num_runs == 5
+        assert "evaluation" not in capfd.readouterr().err
 
     def test_params_override(self, tmp_path):
         conf = RunnerConfig(
@@ -322,6 +324,14 @@ class TestErrors:
         with pytest.raises(errors.ConfigError, match=r"Feature 'user' .* tf.RaggedTensor.from_ten"):
             make_estimator(tmp_path, Dense()).train(steps=1)
 
+    def test_model_dir_that_cannot_be_written(self, tmp_path):
+        (tmp_path / "model").touch()
+        with pytest.raises(
+            errors.ConfigError,
+            match=rf"^Nothing can be written to {tmp_path}/model: .*set model_dir",
+        ):
+            make_estimator(tmp_path).train(steps=1)
+
     def test_label_of_the_wrong_shape(self, tmp_path):
         class Wrong(Movies):
             def model_fn(self, features, mode):
@@ -340,8 +350,24 @@ class TestErrors:
         with pytest.raises(errors.ConfigError, match="dense_optimizer not found!"):
             make_estimator(tmp_path, Without()).train(steps=1)
 
-    def test_unknown_head(self, tmp_path):
+    @pytest.mark.parametrize("method", ["evaluate", "predict"])
+    def test_what_was_not_trained(self, tmp_path, method):
+        """The call says so, not the first prediction that somebody asks for."""
         est = make_estimator(tmp_path)
+        with pytest.raises(errors.ConfigError) as error:
+            getattr(est, method)()
+        assert str(error.value) == (
+            f"There is no checkpoint in {tmp_path / 'model'}; train first, or set model_dir to "
+            "where the model was trained."
+        )
+        assert not (tmp_path / "model").exists()
+        # A checkpoint of another directory will do.
+        other = make_estimator(tmp_path, model_dir=str(tmp_path / "other")).train(steps=1)
+        if method == "predict":
+            next(est.predict(checkpoint_path=other.latest_checkpoint()))
+
+    def test_unknown_head(self, tmp_path):
+        est = make_estimator(tmp_path).train(steps=1)
         with pytest.raises(errors.ConfigError, match=r"some of \['like', 'score'\].* \['click'\]"):
             next(est.predict(predict_keys=["click"]))
 
@@ -354,13 +380,20 @@ class TestErrors:
         with pytest.raises(errors.ConfigError, match="Can not provide both steps and max_steps"):
             make_estimator(tmp_path).train(steps=1, max_steps=1)
 
-    def test_job_of_several_processes(self, tmp_path, monkeypatch):
-        monkeypatch.delattr(cpu, "distributed_train", raising=False)
+    def test_job_of_several_processes_that_cannot_meet(self, tmp_path):
         est = Estimator(Movies(), RunnerConfig(model_dir=str(tmp_path)))
-        with pytest.raises(errors.ConfigError, match="This job is not local and needs `distribu"):
+        with pytest.raises(errors.ConfigError, match="Consul discovery needs the id of the job"):
             est.train(steps=1)
-        with pytest.raises(errors.ConfigError, match="set is_local=True"):
+        with pytest.raises(errors.ConfigError, match="There is no checkpoint in"):
             est.evaluate()
+
+    def test_what_several_processes_have_trained_is_used_in_this_one(self, tmp_path):
+        local = make_estimator(tmp_path, num_ps=2).train(steps=20)
+        settings = {"num_ps": 3, "num_workers": 2, "num_redundant_ps": 1}
+        member = Estimator(Movies(), RunnerConfig(model_dir=local.model_dir, **settings))
+        assert member.evaluate() == pytest.approx(local.evaluate(), rel=1e-5)
+        first, second = next(member.predict()), next(local.predict())
+        assert first.keys() == second.keys()
 
     @pytest.mark.parametrize(
         ("model_", "message"),
@@ -419,7 +452,8 @@ class TestRunConfig:
         assert (config.max_retry_times, config.retry_wait_in_secs) == (6, 5)
         assert (config.checkpoints_max_to_keep, config.warmup_file) == (10, "./warmup_file")
         assert config.disable_native_metrics is True
-        assert len(dataclasses.fields(config)) == 37
+        assert config.enable_dynamic_sharding is False  # Ours.
+        assert len(dataclasses.fields(config)) == 37 + 1
 
     def test_json(self):
         config = RunConfig(num_ps=3, reload_alias_map={"new": "old"})

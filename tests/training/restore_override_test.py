@@ -296,6 +296,101 @@ def test_threads_do_not_disturb_each_other(model_dir, get_state):
     assert {state.model_checkpoint_path for state in results} == {str(model_dir / "model.ckpt-10")}
 
 
+# Of one job, whatever the flags of the process say.
+
+
+@pytest.fixture
+def saved_dir(model_dir):
+    """The same model, as far as the files tell whether a checkpoint exists."""
+    for step in (10, 20, 30):
+        (model_dir / f"model.ckpt-{step}.index").touch()
+    return model_dir
+
+
+@pytest.fixture(params=[False, True], ids=["unparsed", "parsed"])
+def _flags(request):
+    with flags_in_state(request.param, mode="train"):
+        yield
+
+
+def go_back(model_dir, restore_ckpt):
+    restore_override.go_back(str(model_dir), restore_ckpt)
+    return os.path.basename(tf.train.latest_checkpoint(str(model_dir)))
+
+
+@pytest.mark.usefixtures("_flags")
+class TestGoBack:
+    @pytest.mark.parametrize("restore_ckpt", ["model.ckpt-10", "/some/where/model.ckpt-10"])
+    def test_once(self, saved_dir, restore_ckpt):
+        before = read_raw(saved_dir)
+        assert go_back(saved_dir, restore_ckpt) == "model.ckpt-10"
+        after = read_raw(saved_dir)
+        assert after.model_checkpoint_path == "model.ckpt-10"
+        assert after.all_model_checkpoint_paths == before.all_model_checkpoint_paths
+        # The training has gone on, and the job starts again.
+        write_checkpoint_file(saved_dir, "model.ckpt-30", ["model.ckpt-10", "model.ckpt-30"])
+        assert go_back(saved_dir, restore_ckpt) == "model.ckpt-30"
+
+    def test_to_yet_another_one(self, saved_dir):
+        assert go_back(saved_dir, "model.ckpt-20") == "model.ckpt-20"
+        assert go_back(saved_dir, "model.ckpt-10") == "model.ckpt-10"
+        assert (saved_dir / "restore_ckpt").read_text() == str(saved_dir / "model.ckpt-10")
+
+    def test_the_newest_counts_as_done(self, saved_dir):
+        assert go_back(saved_dir, "model.ckpt-30") == "model.ckpt-30"
+        write_checkpoint_file(saved_dir, "model.ckpt-40", ["model.ckpt-30", "model.ckpt-40"])
+        (saved_dir / "model.ckpt-40.index").touch()
+        assert go_back(saved_dir, "model.ckpt-30") == "model.ckpt-40"
+
+    def test_to_one_that_is_no_longer_listed(self, saved_dir):
+        write_checkpoint_file(saved_dir, "model.ckpt-30", ["model.ckpt-30"])
+        assert go_back(saved_dir, "model.ckpt-10") == "model.ckpt-10"
+
+    def test_a_crash_before_the_marker_repeats_it(self, saved_dir, monkeypatch):
+        write = restore_override._write_atomically
+
+        def crash_at_marker(path, content):
+            if path.endswith("restore_ckpt"):
+                raise KeyboardInterrupt
+            write(path, content)
+
+        monkeypatch.setattr(restore_override, "_write_atomically", crash_at_marker)
+        with pytest.raises(KeyboardInterrupt):
+            go_back(saved_dir, "model.ckpt-10")
+        monkeypatch.setattr(restore_override, "_write_atomically", write)
+        assert go_back(saved_dir, "model.ckpt-10") == "model.ckpt-10"
+        assert (saved_dir / "restore_ckpt").exists()
+
+    @pytest.mark.parametrize("act", [restore_override.go_back, restore_override.find_checkpoint])
+    def test_refused(self, tmp_path, saved_dir, act):
+        (saved_dir / "model.ckpt-20.index").unlink()
+        for name in ("model.ckpt-11", "model.ckpt-20"):
+            with pytest.raises(
+                errors.ConfigError, match=rf"'{name}', which is not in .*model.ckpt-30"
+            ):
+                act(str(saved_dir), name)
+        with pytest.raises(errors.ConfigError, match=r"there is no checkpoint in .*; leave"):
+            act(str(tmp_path / "empty"), "model.ckpt-10")
+        assert not (saved_dir / "restore_ckpt").exists()
+        assert read_raw(saved_dir).model_checkpoint_path == "model.ckpt-30"
+
+    def test_who_does_not_train_leaves_the_disk_alone(self, saved_dir):
+        before = sorted(os.listdir(saved_dir)), read_raw(saved_dir)
+        for _ in range(2):
+            path = restore_override.find_checkpoint(str(saved_dir), "elsewhere/model.ckpt-10")
+            assert path == str(saved_dir / "model.ckpt-10")
+        assert (sorted(os.listdir(saved_dir)), read_raw(saved_dir)) == before
+
+
+def test_flags_of_a_historical_program_do_not_count_for_one_job(saved_dir):
+    restore_override.install_process_patches()
+    with parsed_flags(restore_ckpt="model.ckpt-20", mode="eval"):
+        path = restore_override.find_checkpoint(str(saved_dir), "model.ckpt-10")
+        assert path == str(saved_dir / "model.ckpt-10")
+        restore_override.go_back(str(saved_dir), "model.ckpt-10")
+    assert read_raw(saved_dir).model_checkpoint_path == "model.ckpt-10"
+
+
 def train(model_dir, until_step):
     """Trains a real model, one checkpoint every ten steps; returns where it had started."""
     started = []

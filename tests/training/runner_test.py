@@ -354,7 +354,14 @@ def test_address_family_is_checked():
         RunnerConfig(zk_watch_address_family="IPv4")
 
 
-def test_restore_ckpt_sets_the_flag_unless_it_is_set():
+def test_restore_ckpt_is_of_one_job():
+    prepare_process(RunnerConfig(restore_ckpt="model.ckpt-1"))
+    assert FLAGS["restore_ckpt"].value is None
+    assert RunnerConfig().restore_ckpt is None
+
+
+def test_restore_ckpt_sets_the_flag_of_a_historical_program_unless_it_is_set(monkeypatch):
+    monkeypatch.setattr(runner, "_prepares_when_made", True)
     prepare_process(RunnerConfig(restore_ckpt="model.ckpt-1"))
     assert FLAGS["restore_ckpt"].value == "model.ckpt-1"
     with flagsaver.flagsaver(restore_ckpt="model.ckpt-2"):
@@ -370,6 +377,10 @@ def test_only_a_config_that_restores_patches_the_process(tmp_path):
     assert tf.train.get_checkpoint_state is original
     assert os.path.isabs is not runner.isabs
     prepare_process(RunnerConfig(model_dir=str(tmp_path), restore_ckpt="model.ckpt-1"))
+    assert tf.train.get_checkpoint_state is original
+    write_checkpoint_file(str(tmp_path / "restore"), steps=(1,))
+    settings = {"restore_dir": str(tmp_path / "restore"), "model_dir": str(tmp_path / "model")}
+    prepare_process(RunnerConfig(**settings))
     assert tf.train.get_checkpoint_state is not original
     assert os.path.isabs is runner.isabs
 

@@ -45,10 +45,12 @@ class MemberSettings:
 
     :param model_dir: Directory of the model's checkpoints; shared by all members of the job.
     :param tensorboard_log_path: Directory of summaries. If empty, the model directory.
-    :param intra_op_parallelism_threads: Threads that one op may use. A local job takes any number
-        but the default, which leaves it to TensorFlow; the first job of a process decides.
-    :param inter_op_parallelism_threads: Threads that run ops side by side. A local job takes any
-        number but the default, which leaves it to TensorFlow.
+    :param intra_op_parallelism_threads: Threads that one op may use. The default is never more than
+        the cores of the machine. A local job takes any number but the default, which leaves it to
+        TensorFlow; the first job of a process decides.
+    :param inter_op_parallelism_threads: Threads that run ops side by side. The default is never
+        more than the cores and 2. A local job takes any number but the default, which leaves it to
+        TensorFlow.
     :param num_extra_ps: Parameter servers started beyond the required ones; all are measured and
         the slowest are left out.
     :param num_redundant_ps: Parameter servers started beyond the required ones; the first to

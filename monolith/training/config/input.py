@@ -72,7 +72,8 @@ class InputSettings:
     :param end_date: Day after the last day of the input as YYYYMMDD.
     :param start_hour: First hour of the first day.
     :param end_hour: Hour after the last hour of the last day.
-    :param enable_dynamic_sharding: Whether workers take input files from a shared queue.
+    :param enable_dynamic_sharding: Whether workers take input files from a shared queue, one after
+        the other; otherwise each has its part of them.
     :param max_task_num_per_worker: How many input files a worker reads at a time.
     """
 

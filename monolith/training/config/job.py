@@ -23,7 +23,7 @@ from monolith.training.config.checkpoint import RestoreSettings, SaveSettings
 from monolith.training.config.cluster import MemberSettings, RoleSettings
 from monolith.training.config.export import ExportSettings
 from monolith.training.config.input import ItemSettings
-from monolith.training.config.metrics import ReportSettings
+from monolith.training.config.metrics import ReportSettings, ScrapeSettings
 from monolith.training.config.sync import SyncSettings
 from monolith.training.config.tables import TableSettings
 
@@ -48,8 +48,15 @@ class CpuTrainingConfig(
         """Whether rows and dense gradients both go through collectives, without any server."""
         return self.enable_sync_training and not self.enable_partial_sync_training
 
+    def prepare_process(self) -> None:
+        """Does to this process what the config asks for; entry points call it.
+
+        This one asks for nothing. `RunnerConfig`, whose module defines a flag for each setting,
+        does: so those who train without it, and have flags of their own, need not import it.
+        """
+
 
 @update_by_flags
 @dataclasses.dataclass
-class DistributedCpuTrainingConfig(MemberSettings, CpuTrainingConfig):
+class DistributedCpuTrainingConfig(ScrapeSettings, MemberSettings, CpuTrainingConfig):
     """How a process takes part in a cluster."""

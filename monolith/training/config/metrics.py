@@ -30,6 +30,20 @@ class ReportSettings:
 
 
 @dataclasses.dataclass
+class ScrapeSettings:
+    """Where a member of a job of several processes can be asked for its metrics.
+
+    :param metrics_port: Port on which each process tells its metrics as Prometheus reads them. 0
+        takes a free one, which `monolith status` shows. If unset, none is opened.
+    :param metrics_host: Address that metrics_port is opened on. The default can be reached from
+        the same machine only; 0.0.0.0 is all addresses.
+    """
+
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+
+
+@dataclasses.dataclass
 class InsightSettings:
     """What a model is called where its metrics arrive, and which of them are computed.
 

@@ -68,6 +68,8 @@ class RunConfig:
         disable_native_metrics: Whether training steps leave out metrics of heads.
         save_summary_steps: Steps between summaries.
         log_step_count_steps: Steps between log lines.
+        enable_dynamic_sharding: Whether workers take input files as they go, instead of each its
+            part of them.
     """
 
     is_local: bool = False
@@ -107,6 +109,7 @@ class RunConfig:
     disable_native_metrics: bool = True
     save_summary_steps: int = 100
     log_step_count_steps: int = 100
+    enable_dynamic_sharding: bool = False
 
     def to_json(self) -> str:
         """Returns all settings as a JSON object."""

@@ -30,16 +30,10 @@ _SYNC = "synchronous training"
 _GPU = "training on GPUs"
 _FOUNTAIN = "input from the Fountain service"
 _DATA_SERVICE = "input from the tf.data service"
-_RETRY = "starting again after the cluster changed"
 
 # Field to what it asks for, by the files of the groups.
 REFUSED = {
     # cluster
-    "force_shutdown_ps": "ending parameter servers that outlive a job",
-    "num_extra_ps": "spare parameter servers of which the fastest are chosen",
-    "num_redundant_ps": "spare parameter servers of which the first are chosen",
-    "max_retry_times": _RETRY,
-    "retry_wait_in_secs": _RETRY,
     "fountain_zk_host": _FOUNTAIN,
     "fountain_model_name": _FOUNTAIN,
     "dc_aware": _SERVING,
@@ -60,7 +54,6 @@ REFUSED = {
     "reorder_fids_in_data_pipeline": "making ids unique in the input pipeline",
     # metrics
     "profile_with_nvprof_from_to": "a profile of GPU kernels",
-    "submit_time_secs": "a metric of the time since the job was submitted",
     "deep_insight_sample_ratio": "sending samples of predictions for analysis",
     # export
     "enable_realtime_training": _SERVING,
@@ -97,8 +90,7 @@ REFUSED = {
     "end_date": _DATED_INPUT,
     "start_hour": _DATED_INPUT,
     "end_hour": _DATED_INPUT,
-    "enable_dynamic_sharding": "workers that share a queue of input files",
-    "max_task_num_per_worker": "workers that share a queue of input files",
+    "max_task_num_per_worker": "workers that read several files at a time",
 }
 
 # A `RunConfig` has defaults of its own for these, and hands them on to the config of the job.
@@ -124,15 +116,32 @@ def check_settings(config: CpuTrainingConfig) -> None:
 
 
 def check_local(config: CpuTrainingConfig) -> None:
-    """Refuses a config of several workers for a job in one process.
+    """Refuses a config of several processes for a job in one.
 
     Raises:
-        ConfigError: It has more workers than one.
+        ConfigError: It has more workers than one, or spare servers, or a port for metrics.
     """
     if config.num_workers > 1:
         raise errors.ConfigError(
             f"`num_workers` is {config.num_workers}, but a local job is one process, its only "
             "worker; leave it at 1."
+        )
+    if getattr(config, "enable_dynamic_sharding", False):
+        raise errors.ConfigError(
+            "`enable_dynamic_sharding` is True, but a local job has one worker, which reads all "
+            "files; leave it at False."
+        )
+    for name in ("num_extra_ps", "num_redundant_ps"):
+        if getattr(config, name, 0):
+            raise errors.ConfigError(
+                f"`{name}` is {getattr(config, name)}, but a local job has its servers in its own "
+                "process, where none is slower or later than others; leave it at 0."
+            )
+    port = getattr(config, "metrics_port", None)
+    if port is not None:
+        raise errors.ConfigError(
+            f"`metrics_port` is {port}, but a local job has no member that would be asked for "
+            "metrics; leave it unset, and look at TensorBoard or the progress line."
         )
 
 

@@ -139,16 +139,19 @@ class BarrierOp:
     def wait_until_barrier_removed(self, session: tf.compat.v1.Session, index: int) -> None:
         """Waits at the barrier as worker `index`, after calling the callbacks with its action.
 
+        Others see that it waits when the callbacks are done: a checkpoint holds what they push, and
+        the position that they save. (The original says so before, and its checkpoints may not.)
+
         Raises:
             ValueError: `index` is the chief's or beyond the capacity.
         """
         if not 0 < index < self.capacity:
             raise ValueError(_describe_bad_index(index, self.capacity))
-        self._flags.set(session, index, True)
         try:
             action = session.run(self._read_action).decode()
             logger.info("worker %d waits at the barrier, action %r", index, action)
             self._call_back(action, session)
+            self._flags.set(session, index, True)
             self._poll_until_removed(session, index)
         except BaseException:
             # A worker that has failed does not wait. If the session itself is lost, so is the flag.

@@ -160,6 +160,7 @@ class GraphEstimator:
 
         Raises:
             errors.ConfigError: Both limits are given, one is not positive, or the input is empty.
+            errors.DataError: The input is not what it was said to be.
             NanLossError: The loss became NaN; what was saved before stays as it is.
         """
         hooks = [*check_hooks("hooks", hooks)]
@@ -208,6 +209,7 @@ class GraphEstimator:
 
         Raises:
             errors.ConfigError: The input is empty, or a metric is called like one of those two.
+            errors.DataError: The input is not what it was said to be.
         """
         if steps is not None and steps <= 0:
             raise errors.ConfigError(f"Must specify steps > 0, given: {steps}")
@@ -219,7 +221,11 @@ class GraphEstimator:
             final_ops = tf.compat.v1.train.FinalOpsHook(values)
             all_hooks = [*data.hooks, *hooks, *spec.evaluation_hooks, final_ops]
             num_steps = 0
-            with self._restored_session(spec, checkpoint_path, all_hooks) as session:
+            with (
+                loop.named_data_errors(),
+                loop.released(all_hooks),
+                self._restored_session(spec, checkpoint_path, all_hooks) as session,
+            ):
                 while not session.should_stop() and num_steps != steps:
                     session.run(update_op)
                     num_steps += 1
@@ -252,6 +258,7 @@ class GraphEstimator:
 
         Raises:
             errors.ConfigError: There is no such prediction, or a batch cannot be taken apart.
+            errors.DataError: The input is not what it was said to be.
         """
         hooks = check_hooks("hooks", hooks)
         # The graph is entered anew for each batch: a generator must not leave its graph as the
@@ -263,7 +270,7 @@ class GraphEstimator:
                 predictions = results.select_predictions(spec.predictions, predict_keys)
             all_hooks = [*data.hooks, *hooks, *spec.prediction_hooks]
             session = self._restored_session(spec, checkpoint_path, all_hooks)
-        with session:
+        with loop.named_data_errors(), session:
             while not session.should_stop():
                 with graph.as_default():
                     batch = session.run(predictions)

@@ -8,9 +8,13 @@ part:
    those of the model for every worker.
 
 So what the chief restores is there before any other hook of it acts.
+
+Where a `WatchHook` shows or writes how training is getting on, the loop does not do so as well:
+there is no log line and no count of steps, and no summary of the loss if the hook writes one.
 """
 
 import contextlib
+import copy
 import itertools
 import logging
 import signal
@@ -21,12 +25,17 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.checkpoint.paths import SaveHelper
+from monolith.data.errors import find_sentence
+from monolith.graph import collectives
 from monolith.graph.run_config import GraphRunConfig
 from monolith.graph.spec import GraphSpec, Hook
 from monolith.training.hooks import interrupt
 from monolith.training.hooks.cached_fetches import CachedFetchesHook
+from monolith.training.hooks.evaluation import EvaluationHook
 from monolith.training.hooks.interrupt import StopOnSignalHook
 from monolith.training.hooks.nan_loss import NanLossHook
+from monolith.training.hooks.summaries import SummaryWriter
+from monolith.training.hooks.watch import WatchHook
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +77,9 @@ def run_training(
 
     Raises:
         errors.ConfigError: The spec lacks a loss or a train op, or the input is empty.
+        errors.DataError: The input is not what it was said to be.
         NanLossError: The loss became NaN.
+        RankLostError: Another rank of a synchronous job is gone.
         KeyboardInterrupt: Ctrl-C has stopped the training, which is saved.
         SystemExit: SIGTERM has, with the code 143.
     """
@@ -79,39 +90,54 @@ def run_training(
         )
     model_dir = config.model_dir
     assert model_dir is not None
-    _add_loss_summary(spec.loss)
+    own_hooks = (*user_hooks, *spec.training_hooks, *spec.training_chief_hooks)
+    watchers = [hook for hook in own_hooks if isinstance(hook, WatchHook)]
+    log_steps = None if watchers else config.log_step_count_steps
+    summary_steps = config.save_summary_steps
+    if any(isinstance(reporter, SummaryWriter) for hook in watchers for reporter in hook.reporters):
+        # Beside what the hook writes, only what the model adds is left to write.
+        if not tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SUMMARIES):
+            summary_steps = None
+    else:
+        _add_loss_summary(spec.loss)
+    tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.LOSSES, spec.loss)
     global_step = tf.compat.v1.train.get_global_step()
     nan_hook = NanLossHook(spec.loss, spec.train_op)
     hooks = [CachedFetchesHook(), *input_hooks, *user_hooks, nan_hook]
     stop_hook = None
-    own_hooks = (*user_hooks, *spec.training_hooks, *spec.training_chief_hooks)
     if not any(isinstance(hook, StopOnSignalHook) for hook in own_hooks):
         stop_hook = StopOnSignalHook(only_default=True)
         hooks.insert(0, stop_hook)
-    if config.log_step_count_steps is not None:
+    hooks[:0] = collectives.make_watch_hooks()
+    if log_steps is not None:
         shown = {"loss": spec.loss, "step": global_step}
-        hooks.append(
-            tf.compat.v1.train.LoggingTensorHook(shown, every_n_iter=config.log_step_count_steps)
-        )
+        hooks.append(tf.compat.v1.train.LoggingTensorHook(shown, every_n_iter=log_steps))
     hooks += spec.training_hooks
     chief_hooks = [*_make_saver_hooks(spec, config, hooks), *spec.training_chief_hooks]
+    # Each rank of a synchronous job has a session of its own, and makes its own variables.
+    target = collectives.get_session_target()
+    if target:
+        session_config = copy.deepcopy(session_config)
+        collectives.update_session_config(session_config)
     session_args = {
-        "master": config.master,
-        "is_chief": config.is_chief,
+        "master": target or config.master,
+        "is_chief": config.is_chief or bool(target),
         "checkpoint_dir": model_dir,
         "summary_dir": config.summary_dir,
         "scaffold": spec.scaffold,
         "hooks": hooks,
         "chief_only_hooks": chief_hooks,
         "save_checkpoint_secs": 0,
-        "save_summaries_steps": config.save_summary_steps,
+        "save_summaries_steps": summary_steps,
         "config": session_config,
         "max_wait_secs": config.session_creation_timeout_secs,
-        "log_step_count_steps": config.log_step_count_steps,
+        "log_step_count_steps": log_steps,
     }
     num_steps, input_ended = 0, False
     with (
-        _restored_signal_handlers([*hooks, *chief_hooks]),
+        collectives.named_losses(),
+        named_data_errors(),
+        released([*hooks, *chief_hooks]),
         tf.compat.v1.train.MonitoredTrainingSession(**session_args) as session,
     ):
         try:
@@ -158,14 +184,36 @@ def _report_stop(number: signal.Signals, model_dir: str, is_saved: bool) -> None
 
 
 @contextlib.contextmanager
-def _restored_signal_handlers(hooks: Sequence[Hook]) -> Iterator[None]:
-    """Puts signal handlers back after a block that failed, when hooks are not told of the end."""
+def released(hooks: Sequence[Hook]) -> Iterator[None]:
+    """Makes hooks let go of signals and of the terminal after a block.
+
+    If it fails, nobody tells them of its end.
+    """
     try:
         yield
     finally:
         for hook in hooks:
             if isinstance(hook, StopOnSignalHook):
                 hook.restore_handlers()
+            elif isinstance(hook, WatchHook | EvaluationHook):
+                hook.close()
+
+
+@contextlib.contextmanager
+def named_data_errors() -> Iterator[None]:
+    """Makes of what TensorFlow says about bad data the sentence that a reader has said about it.
+
+    Raises:
+        errors.DataError: A reader has found bad data in the block.
+    """
+    try:
+        yield
+    # TensorFlow quotes data in messages, of which not all are text.
+    except (tf.errors.OpError, UnicodeDecodeError) as error:
+        sentence = find_sentence(error)
+        if sentence is None:
+            raise
+        raise errors.DataError(sentence) from error
 
 
 def describe_empty_input(did: str) -> str:
@@ -181,7 +229,6 @@ def _add_loss_summary(loss: tf.Tensor) -> None:
     summaries = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
     if not any(summary.op.name == "loss" for summary in summaries):
         tf.compat.v1.summary.scalar("loss", loss)
-    tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.LOSSES, loss)
 
 
 def _make_saver_hooks(spec: GraphSpec, config: GraphRunConfig, hooks: Sequence[Hook]) -> list[Hook]:

@@ -9,7 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from monolith import errors
+from monolith.core import directories
 from monolith.graph.spec import GraphSpec
+from monolith.training.hooks.evaluation import get_evaluation
+from monolith.training.hooks.summaries import open_event_file
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +23,8 @@ _GLOBAL_STEP = "global_step"
 
 def make_eval_ops(spec: GraphSpec) -> tuple[dict[str, tf.Tensor], tf.Operation]:
     """Returns the values of a model's metrics by name, and the op that adds a batch to them.
+
+    Hooks that show the evaluation find them, too.
 
     Raises:
         errors.ConfigError: The model has no loss, or a metric takes a name that is always there.
@@ -35,22 +40,44 @@ def make_eval_ops(spec: GraphSpec) -> tuple[dict[str, tf.Tensor], tf.Operation]:
     metrics[_LOSS] = tf.compat.v1.metrics.mean(spec.loss)
     values = {name: value for name, (value, _) in metrics.items()}
     values[_GLOBAL_STEP] = tf.compat.v1.train.get_global_step()
+    evaluation = get_evaluation()
+    evaluation.values, evaluation.batch_size = values, _find_batch_size(spec.predictions)
     return values, tf.group(*[update for _, update in metrics.values()], name="update_metrics")
 
 
+def _find_batch_size(predictions: Any) -> tf.Tensor | None:
+    """Returns how many examples a batch has; None if the predictions do not tell."""
+    preds = tf.nest.flatten(predictions)
+    if not preds or not isinstance(preds[0], tf.Tensor) or preds[0].shape.rank in (None, 0):
+        return None
+    return tf.shape(preds[0])[0]
+
+
 def write_eval_summary(model_dir: str, name: str | None, metrics: Mapping[str, Any]) -> None:
-    """Writes metrics that are single numbers where TensorBoard finds them; needs graph mode."""
+    """Writes metrics that are single numbers where TensorBoard finds them.
+
+    A model that somebody else has trained can be evaluated, too: where nothing can be written, the
+    log says so.
+    """
+    directory = os.path.join(model_dir, f"eval_{name}" if name else "eval")
+    try:
+        directories.make_writable("model_dir", directory)
+    except errors.ConfigError as error:
+        logger.warning("TensorBoard will not have this evaluation. %s", error)
+    else:
+        _write_scalars(directory, metrics)
+    shown = ", ".join(f"{tag} = {value}" for tag, value in sorted(metrics.items()))
+    logger.info("evaluated: %s", shown)
+
+
+def _write_scalars(directory: str, metrics: Mapping[str, Any]) -> None:
     summary = tf.compat.v1.Summary()
     for tag, value in metrics.items():
         if tag != _GLOBAL_STEP and np.size(value) == 1:
             summary.value.add(tag=tag, simple_value=float(np.asarray(value).reshape(())))
-    writer = tf.compat.v1.summary.FileWriter(
-        os.path.join(model_dir, f"eval_{name}" if name else "eval")
-    )
+    writer = open_event_file(directory)
     writer.add_summary(summary, int(metrics[_GLOBAL_STEP]))
     writer.close()
-    shown = ", ".join(f"{tag} = {value}" for tag, value in sorted(metrics.items()))
-    logger.info("evaluated: %s", shown)
 
 
 def select_predictions(predictions: Any, keys: Sequence[str] | str | None) -> Any:

@@ -123,12 +123,14 @@ class BarrierSaverListener(tf.compat.v1.train.CheckpointSaverListener):
     """Keeps all workers at the barrier during a save.
 
     A worker that does not arrive in time does not hold the save up: it is logged, and the save goes
-    on without it. A barrier that somebody else has placed is left to them.
+    on without it. Nobody waits for one that is known to be absent. A barrier that somebody else has
+    placed is left to them.
 
     Args:
         barrier_op: The barrier of the job.
         wait_seconds: Seconds between two looks at who has arrived.
         max_pending_seconds: How long to wait for the workers.
+        is_absent: Whether a worker is known not to train; None if nobody knows.
         sleep: Waits for some seconds; None is `time.sleep`.
         clock: Returns a time in seconds that never goes back.
     """
@@ -139,12 +141,14 @@ class BarrierSaverListener(tf.compat.v1.train.CheckpointSaverListener):
         wait_seconds: float = 1,
         max_pending_seconds: float = 30,
         *,
+        is_absent: Callable[[int], bool] | None = None,
         sleep: Callable[[float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._barrier_op = barrier_op
         self._wait_seconds = wait_seconds
         self._max_pending_seconds = max_pending_seconds
+        self._is_absent = is_absent
         self._sleep = sleep
         self._clock = clock
         self._meta = _get_meta()
@@ -176,7 +180,7 @@ class BarrierSaverListener(tf.compat.v1.train.CheckpointSaverListener):
 
     def _wait(self, session: tf.compat.v1.Session) -> None:
         start_sec = self._clock()
-        while missing := self._barrier_op.get_unblocked_indices(session):
+        while missing := self._find_missing(session):
             if self._clock() - start_sec >= self._max_pending_seconds:
                 logger.warning(
                     "workers %s are not at the barrier after %s seconds; the checkpoint is saved "
@@ -186,6 +190,10 @@ class BarrierSaverListener(tf.compat.v1.train.CheckpointSaverListener):
                 )
                 return
             (self._sleep or time.sleep)(self._wait_seconds)
+
+    def _find_missing(self, session: tf.compat.v1.Session) -> list[int]:
+        unblocked = self._barrier_op.get_unblocked_indices(session)
+        return [i for i in unblocked if self._is_absent is None or not self._is_absent(i)]
 
     def _remove(self, session: tf.compat.v1.Session) -> None:
         if self._is_placed_by_me:
@@ -202,7 +210,9 @@ class WorkerCkptHelper:
     it is a file of the model's checkpoint, `<prefix>.assets/input_worker_<index>`: it appears and
     goes with it, and whoever goes back to an older checkpoint goes back in the input, too. A worker
     that is not the chief leaves its position beside the checkpoints until the chief, which saves
-    when all workers are at the barrier, takes it.
+    when all workers are at the barrier, takes it. Of a worker that is not there the chief takes the
+    position that it left when it ended, `input_worker_<index>.last`, or that of the checkpoint
+    before: its successor goes on there.
 
     Without a model that has a listener for it, the position of a step is the one that is used with
     a checkpoint of that step, and the latest where there are no checkpoints.
@@ -263,6 +273,8 @@ class WorkerCkptHelper:
             return
         checkpoint, path = self._find_saved(session)
         found = self._position.restore(session, path)
+        with contextlib.suppress(tf.errors.NotFoundError):
+            tf.io.gfile.remove(_get_last_path(self._model_dir, self._index))
         if found is Found.UNFINISHED:
             logger.info("worker %d goes on reading its input where %s ends", self._index, path)
             return
@@ -285,6 +297,16 @@ class WorkerCkptHelper:
             checkpoint or path,
             found.value,
         )
+
+    def save_last(self, session: tf.compat.v1.Session) -> None:
+        """Leaves the position of a worker that ends, for checkpoints that are written later."""
+        if self._position is None or self._has_listener or not self._with_model:
+            return
+        try:
+            tf.io.gfile.makedirs(self._model_dir)
+            self._position.save(session, _get_last_path(self._model_dir, self._index))
+        except tf.errors.OpError as error:
+            logger.warning("worker %d leaves no position of its input: %s", self._index, error)
 
     def save_to(self, session: tf.compat.v1.Session, asset_dir: str) -> None:
         """Writes the position into the directory of a checkpoint.
@@ -379,11 +401,23 @@ class InputPositionSaverListener(tf.compat.v1.train.CheckpointSaverListener):
     def _save(self, session: tf.compat.v1.Session, step: int, prefix: str) -> None:
         asset_dir = SaveHelper.get_ckpt_asset_dir(prefix)
         self._helper.save_to(session, asset_dir)
+        model_dir = self._helper._model_dir
+        before = tf.train.latest_checkpoint(model_dir) if self._num_workers > 1 else None
+        if before is not None:
+            before = SaveHelper.get_ckpt_asset_dir(delta_chain.get_newest_prefix(before))
         for index in range(self._num_workers):
-            loose = _get_loose_path(self._helper._model_dir, index, step)
-            if index != self._helper._index and tf.io.gfile.exists(loose):
+            if index == self._helper._index:
+                continue
+            # The newest first.
+            candidates = [
+                _get_loose_path(model_dir, index, step),
+                _get_last_path(model_dir, index),
+                os.path.join(before or "", _get_name(index)),
+            ]
+            found = next((path for path in candidates if tf.io.gfile.exists(path)), None)
+            if found is not None:
                 tf.io.gfile.makedirs(asset_dir)
-                tf.io.gfile.copy(loose, os.path.join(asset_dir, _get_name(index)), overwrite=True)
+                tf.io.gfile.copy(found, os.path.join(asset_dir, _get_name(index)), overwrite=True)
 
 
 class _RestorerHook(tf.compat.v1.train.SessionRunHook):
@@ -394,6 +428,9 @@ class _RestorerHook(tf.compat.v1.train.SessionRunHook):
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
     ) -> None:
         self._helper.restore(session)
+
+    def end(self, session: tf.compat.v1.Session) -> None:
+        self._helper.save_last(session)
 
 
 def _get_name(index: int) -> str:
@@ -410,6 +447,10 @@ def _get_list_path(model_dir: str, index: int) -> str:
 
 def _get_loose_path(model_dir: str, index: int, step: int) -> str:
     return os.path.join(model_dir, f"{_get_name(index)}.ckpt-{step}")
+
+
+def _get_last_path(model_dir: str, index: int) -> str:
+    return os.path.join(model_dir, f"{_get_name(index)}.last")
 
 
 def _read_list(model_dir: str, index: int) -> list[str]:

@@ -8,10 +8,11 @@ Example:
     ...     three = tf.constant(3)
     ...     hook = SetCurrentSessionHook()
     ...     with tf.compat.v1.train.MonitoredSession(hooks=[hook]):
-    ...         int(get_current_session().run(three))
+    ...         noted = get_current_session()
+    ...         int(noted.run(three))
     3
-    >>> get_current_session() is None
-    True
+    >>> get_current_session() is noted
+    False
 """
 
 import threading
@@ -24,7 +25,8 @@ class _Info:
     """The sessions that hooks have noted and not let go, the newest last.
 
     There can be several: training and evaluation in one process, chief and worker in two threads.
-    They are held weakly, because a hook's `end` is not called when a session fails.
+    They are held weakly, and closed ones do not count: a hook's `end` is not called when a session
+    fails.
     """
 
     def __init__(self) -> None:
@@ -37,7 +39,7 @@ class _Info:
         with self._lock:
             for reference in reversed(self._sessions):
                 session = reference()
-                if session is not None:
+                if session is not None and not session._closed:
                     return session
         return None
 

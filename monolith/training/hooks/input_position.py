@@ -70,6 +70,7 @@ class InputPosition:
         self._look_aheads = look_ahead.get_hooks()
         self._identity: str | None = None
         self._why_unknown = ""
+        self._can_be_saved = True
         try:
             if any(iterator.dataset is None for iterator in iterators):
                 raise identity.UnknownInputError("one of its iterators has no dataset in the graph")
@@ -93,7 +94,7 @@ class InputPosition:
         Raises:
             tf.errors.OpError: The file cannot be written.
         """
-        if self.is_empty or self._identity is None:
+        if self.is_empty or self._identity is None or not self._can_be_saved:
             return False
         with contextlib.ExitStack() as stack:
             if not all(stack.enter_context(hook.held()) for hook in self._look_aheads):
@@ -102,8 +103,12 @@ class InputPosition:
             try:
                 states = session.run([iterator.state for iterator in self._iterators])
             except tf.errors.UnimplementedError as error:
-                reason = error.message.splitlines()[0]
-                logger.warning("the input has no position to save: %s", reason)
+                logger.warning(
+                    "a training that starts again reads its input from the beginning, since it has "
+                    "no position to save: %s",
+                    _get_reason(error),
+                )
+                self._can_be_saved = False  # Said once, and not tried again.
                 return False
             ahead = [hook.read(session) for hook in self._look_aheads]
         tensors = [tensor for batches in ahead for batch in batches for tensor in batch]
@@ -137,7 +142,7 @@ class InputPosition:
             # Once more: to see whether there is a batch, one was read.
             self._go_to(session, states)
         except (tf.errors.OpError, ValueError, KeyError) as error:
-            logger.warning("%s is of no use: %s", path, error)
+            logger.warning("%s is of no use: %s", path, _get_reason(error))
             self._start_over(session)
             return Found.UNREADABLE
         return Found.UNFINISHED
@@ -204,6 +209,14 @@ class _Iterator:
                 resource_handle=resource,
                 serialized=tf.io.parse_tensor(self.new_state, tf.variant),
             )
+
+
+def _get_reason(error: BaseException) -> str:
+    """Returns what is wrong in one line, without the stack traces that sessions add."""
+    if isinstance(error.__context__, tf.errors.OpError):
+        error = error.__context__  # As it was before the session put the place in the graph to it.
+    message = error.message if isinstance(error, tf.errors.OpError) else str(error)
+    return next(iter(message.splitlines()), type(error).__name__)
 
 
 def _write(path: str, saved_input: str, num_ahead: Sequence[int], parts: Sequence[bytes]) -> None:

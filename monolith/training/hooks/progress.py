@@ -1,10 +1,16 @@
-"""What a training is doing right now, in one line.
+"""What a training, or an evaluation, is doing right now, in one line.
 
-On a terminal the line stays where it is and changes; anywhere else, in a log file or a pipe, a new
-line is printed now and then.
+    hook = watch.WatchHook([ProgressLine(total_steps=1000)])    # or ProgressHook(1000), the same
+    estimator.train(max_steps=1000, hooks=[hook])
+
+`ProgressLine(total_steps=None, *, steps=None, console=None, plain_every_sec=10.0)` is what
+training shows. On a terminal the line stays at the bottom and changes, and whatever else is printed
+scrolls past it; anywhere else, in a log file or a pipe, a new line is printed now and then.
+`monolith.training.hooks.evaluation` has the line of an evaluation.
 
 Example:
     >>> import io
+    >>> import tensorflow as tf
     >>> with tf.Graph().as_default():
     ...     train_op = tf.compat.v1.assign_add(tf.compat.v1.train.get_or_create_global_step(), 1)
     ...     out = rich.console.Console(file=io.StringIO(), width=200)
@@ -16,82 +22,138 @@ Example:
     step 3 of 3
 """
 
-import collections
-import dataclasses
+import io
+import math
+import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
-import numpy as np
 import rich.console
-import rich.live
 import rich.text
-import tensorflow as tf
 
 from monolith import errors
-from monolith.data.auc import auc
-from monolith.embedding.tables import registry
-from monolith.graph import metadata
-from monolith.model.heads import TRAINED_HEADS, Head
+from monolith.training.hooks.bottom_line import BottomLine, ignoring_lost_output
+from monolith.training.hooks.watch import Figures, Reporter, WatchHook
 
-# AUC and loss are those of the last examples: enough for two digits, few enough to follow.
-_WINDOW_EXAMPLES = 50_000
-# On a terminal; more often is flicker, and each time costs a call of the session.
-_REFRESH_SEC = 0.25
+# On a terminal; more often is flicker.
+_REFRESH_SEC = 0.5
+_PLAIN_EVERY_SEC = 10.0
 _BAR_WIDTH = 20
+# More tables than these are counted together.
+_MOST_TABLES = 4
+_METRICS = {"auc": "AUC", "mse": "MSE", "accuracy": "accuracy"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Status:
-    """Figures of a moment; None where there is nothing to tell.
+class LineWriter:
+    """Writes lines: over each other on a terminal, one below the other elsewhere.
 
-    Attributes:
-        step: The global step.
-        total_steps: The global step at which training ends.
-        examples_per_sec: Speed since the last line.
-        loss: Mean loss of the last steps.
-        auc: AUC of each head that classifies, by its name, over the last examples.
-        rows: Number of rows of each table, by its name.
-        seconds_left: Until training ends, at the speed so far.
+    Args:
+        console: Where to write; by default the standard error.
+        plain_every_sec: How often to write where there is no terminal.
     """
 
-    step: int
-    total_steps: int | None = None
-    examples_per_sec: float | None = None
-    loss: float | None = None
-    auc: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    rows: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    seconds_left: float | None = None
+    def __init__(
+        self,
+        console: rich.console.Console | None = None,
+        plain_every_sec: float = _PLAIN_EVERY_SEC,
+    ) -> None:
+        if plain_every_sec <= 0:
+            raise errors.ConfigError(f"plain_every_sec must be positive, got {plain_every_sec}.")
+        self._console = console or _open_standard_error()
+        self.is_terminal = self._console.is_terminal and not self._console.is_dumb_terminal
+        self.is_ascii = self._console.options.ascii_only
+        self._plain_every_sec = plain_every_sec
+        self.every_sec = _REFRESH_SEC if self.is_terminal else plain_every_sec
+        self._line = BottomLine(self._console)
 
-    def __str__(self) -> str:
-        total = "" if self.total_steps is None else f" of {self.total_steps:,}"
-        parts = [f"step {self.step:,}{total}"]
-        if self.examples_per_sec is not None:
-            parts.append(f"{self.examples_per_sec:,.0f} examples/s")
-        if self.loss is not None:
-            parts.append(f"loss {self.loss:.4f}")
-        for head, value in self.auc.items():
-            parts.append(f"AUC {value:.4f}" if len(self.auc) == 1 else f"{head} AUC {value:.4f}")
-        if self.rows:
-            parts.append("rows " + " ".join(f"{name} {n:,}" for name, n in self.rows.items()))
-        if self.seconds_left is not None:
-            minutes, seconds = divmod(round(self.seconds_left), 60)
-            parts.append(f"{minutes}:{seconds:02d} left")
-        return ", ".join(parts)
+    def write(self, plain: str, *choices: rich.text.Text, is_last: bool = False) -> None:
+        """Writes a line.
+
+        Args:
+            plain: The line where there is no terminal.
+            choices: On a terminal, the first of these that fits, else the last one, cut.
+            is_last: Whether no other will follow.
+        """
+        if self.is_terminal:
+            width = self._line.width
+            fitting = [text for text in choices if text.cell_len <= width]
+            if self._line.show(fitting[0] if fitting else choices[-1]):
+                return
+            # Somebody else has the line, or there is no room for it: now and then, then.
+            self.is_terminal, self.every_sec = False, self._plain_every_sec
+            if not is_last:
+                return
+        with ignoring_lost_output():
+            self._console.file.write(f"{plain}\n")
+            self._console.file.flush()
+
+    def close(self) -> None:
+        """Lets go of the terminal; the line that is there stays."""
+        self._line.close()
 
 
-class ProgressHook(tf.compat.v1.train.SessionRunHook):
-    """Shows steps, speed, loss, AUC of each head, rows of tables, and the time that is left.
-
-    What it shows beside steps and rows comes from the `EstimatorSpec` of a `MonolithModel`: the
-    AUC is that of the predictions before the model learned from them, so it tells how good the
-    model is on examples that it has never seen.
-
-    Use it in a `with` statement to get the terminal back also when training fails.
+class ProgressLine(Reporter):
+    """Shows steps, speed, loss, metrics of each head, rows of tables, and the time that is left.
 
     Args:
         total_steps: Global step at which training ends; None if nobody knows.
-        console: Where to write; by default the standard output.
+        steps: The same counted from where training starts; only one of the two.
+        console: Where to write; by default the standard error.
+        plain_every_sec: How often a line is printed where there is no terminal.
+
+    Raises:
+        errors.ConfigError: A number is not positive, or both ends are given.
+    """
+
+    def __init__(
+        self,
+        total_steps: int | None = None,
+        *,
+        steps: int | None = None,
+        console: rich.console.Console | None = None,
+        plain_every_sec: float = _PLAIN_EVERY_SEC,
+    ) -> None:
+        for name, value in (("total_steps", total_steps), ("steps", steps)):
+            if value is not None and value < 1:
+                raise errors.ConfigError(f"{name} must be positive, got {value}.")
+        if total_steps is not None and steps is not None:
+            raise errors.ConfigError("Give total_steps or steps, not both.")
+        self._given_total, self._steps = total_steps, steps
+        self._total_steps = total_steps
+        self._writer = LineWriter(console, plain_every_sec)
+
+    def start(self, step: int) -> None:
+        self._total_steps = self._given_total if self._steps is None else step + self._steps
+
+    def plan(self, num_steps: int, now_sec: float) -> tuple[float, float]:
+        # Somebody at a terminal waits for a sign of life; a log has time.
+        is_first = num_steps == 0 and self._writer.is_terminal
+        return (1 if is_first else math.inf), now_sec + self._writer.every_sec
+
+    def report(self, figures: Figures) -> None:
+        bar = _draw_bar(figures.step, self._total_steps, "=" if self._writer.is_ascii else "━")
+        self._write(figures, bar)
+
+    def end(self, figures: Figures) -> None:
+        self._write(figures, rich.text.Text(), is_over=True)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _write(self, figures: Figures, bar: rich.text.Text, is_over: bool = False) -> None:
+        full = describe(figures, self._total_steps, is_over=is_over)
+        short = describe(figures, self._total_steps, most_tables=0, is_over=is_over)
+        choices = bar.append(full), rich.text.Text(full), rich.text.Text(short)
+        self._writer.write(full, *choices, is_last=is_over)
+
+
+class ProgressHook(WatchHook):
+    """A hook that shows a `ProgressLine` and does nothing else.
+
+    Args:
+        total_steps: Global step at which training ends; None if nobody knows.
+        steps: The same counted from where training starts.
+        console: Where to write; by default the standard error.
         plain_every_sec: How often a line is printed where there is no terminal.
         clock: Returns seconds.
     """
@@ -100,137 +162,90 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         self,
         total_steps: int | None = None,
         *,
+        steps: int | None = None,
         console: rich.console.Console | None = None,
-        plain_every_sec: float = 5.0,
+        plain_every_sec: float = _PLAIN_EVERY_SEC,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if total_steps is not None and total_steps < 1:
-            raise errors.ConfigError(f"total_steps must be positive, got {total_steps}.")
-        self._total_steps = total_steps
-        self._console = console or rich.console.Console(highlight=False)
-        self._every_sec = _REFRESH_SEC if self._console.is_terminal else plain_every_sec
-        self._clock = clock
-        self._live: rich.live.Live | None = None
-
-    def __enter__(self) -> "ProgressHook":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def begin(self) -> None:
-        self._global_step = tf.compat.v1.train.get_or_create_global_step()
-        losses = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)
-        heads = metadata.get_meta(TRAINED_HEADS, list[Head])
-        with_auc = [head for head in heads if head.classification and head.label is not None]
-        self._heads = [head.name for head in with_auc]
-        self._step_fetches = {
-            "losses": losses[-1:],
-            "sizes": [tf.size(head.pred) for head in heads[:1]],
-            "preds": [head.pred for head in with_auc],
-            "labels": [head.label for head in with_auc],
-        }
-        tables = registry.get_tables()
-        # Those of each server apart.
-        self._row_names = [entry.config.table_names for entry in tables]
-        self._row_counts = [entry.table.sizes() for entry in tables]
-
-    def after_create_session(
-        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
-    ) -> None:
-        self._window: collections.deque[Any] = collections.deque()
-        self._window_examples = 0
-        self._examples = 0
-        self._shown_sec = self._start_sec = self._clock()
-        self._start_step: int | None = None
-
-    def before_run(
-        self, run_context: tf.compat.v1.train.SessionRunContext
-    ) -> tf.compat.v1.train.SessionRunArgs:
-        return tf.compat.v1.train.SessionRunArgs(self._step_fetches)
-
-    def after_run(
-        self,
-        run_context: tf.compat.v1.train.SessionRunContext,
-        run_values: tf.compat.v1.train.SessionRunValues,
-    ) -> None:
-        self._remember(run_values.results)
-        now_sec = self._clock()
-        if self._start_step is None:
-            # The first step is slow in its own way; the speed is that of the others.
-            self._start_step = int(run_context.session.run(self._global_step))
-            self._start_sec, self._shown_sec, self._examples = now_sec, now_sec, 0
-        elif now_sec - self._shown_sec >= self._every_sec:
-            self._show(self._make_status(run_context.session, now_sec))
-
-    def end(self, session: tf.compat.v1.Session) -> None:
-        status = self._make_status(session, self._clock())
-        self._show(dataclasses.replace(status, seconds_left=None))
-        self.close()
-
-    def close(self) -> None:
-        """Lets go of the terminal; the last line stays."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def _remember(self, results: Mapping[str, Any]) -> None:
-        size = sum(results["sizes"])
-        self._examples += size
-        self._window.append((size, results))
-        self._window_examples += size
-        while len(self._window) > 1 and self._window_examples - self._window[0][0] > (
-            _WINDOW_EXAMPLES
-        ):
-            self._window_examples -= self._window.popleft()[0]
-
-    def _make_status(self, session: tf.compat.v1.Session, now_sec: float) -> Status:
-        step, counts = session.run((self._global_step, self._row_counts))
-        elapsed_sec = now_sec - self._start_sec
-        rows: collections.Counter[str] = collections.Counter()
-        for names, numbers in zip(self._row_names, counts, strict=True):
-            rows.update(dict(zip(names, map(int, numbers), strict=True)))
-        trained = step - self._start_step if self._start_step is not None else 0
-        left = None
-        if self._total_steps is not None and trained > 0:
-            left = max(self._total_steps - step, 0) * elapsed_sec / trained
-        losses = [value for _, results in self._window for value in results["losses"]]
-        return Status(
-            step=int(step),
-            total_steps=self._total_steps,
-            examples_per_sec=self._examples / elapsed_sec if self._examples and trained else None,
-            loss=float(np.mean(losses)) if losses else None,
-            auc=self._compute_auc(),
-            rows=rows,
-            seconds_left=left,
+        line = ProgressLine(
+            total_steps, steps=steps, console=console, plain_every_sec=plain_every_sec
         )
-
-    def _compute_auc(self) -> dict[str, float]:
-        values = {}
-        for i, head in enumerate(self._heads):
-            preds = [np.ravel(results["preds"][i]) for _, results in self._window]
-            labels = [np.ravel(results["labels"][i]) for _, results in self._window]
-            try:
-                values[head] = auc(np.concatenate(preds), np.concatenate(labels))
-            except errors.ConfigError:
-                continue  # All labels are the same: there is no AUC.
-        return values
-
-    def _show(self, status: Status) -> None:
-        self._shown_sec = self._clock()
-        if not self._console.is_terminal:
-            self._console.print(str(status), soft_wrap=True, markup=False)
-            return
-        if self._live is None:
-            self._live = rich.live.Live(console=self._console, auto_refresh=False)
-            self._live.start()
-        self._live.update(_draw(status), refresh=True)
+        super().__init__([line], clock=clock)
 
 
-def _draw(status: Status) -> rich.text.Text:
-    line = rich.text.Text()
-    if status.total_steps is not None:
-        full = round(_BAR_WIDTH * min(status.step / status.total_steps, 1))
-        line.append("━" * full, style="green")
-        line.append("━" * (_BAR_WIDTH - full) + " ", style="bright_black")
-    return line.append(str(status))
+def describe(
+    figures: Figures,
+    total_steps: int | None = None,
+    *,
+    most_tables: int = _MOST_TABLES,
+    is_over: bool = False,
+) -> str:
+    """Returns figures as a line.
+
+    Args:
+        figures: The figures.
+        total_steps: Global step at which training ends.
+        most_tables: Up to how many tables are counted one by one.
+        is_over: Whether training has ended, so that there is no time left to tell.
+    """
+    total = "" if total_steps is None else f" of {total_steps:,}"
+    parts = [f"step {figures.step:,}{total}"]
+    if figures.examples_per_sec is not None:
+        parts.append(f"{figures.examples_per_sec:,.0f} examples/s")
+    elif figures.steps_per_sec is not None:
+        parts.append(f"{figures.steps_per_sec:,.1f} steps/s")
+    if figures.loss is not None:
+        parts.append(f"loss {figures.loss:.4f}")
+    for tag, value in figures.metrics.items():
+        head, _, kind = tag.rpartition("_")
+        shown = f"{_METRICS[kind]} {value:.4f}"
+        parts.append(shown if len(figures.metrics) == 1 else f"{head} {shown}")
+    if figures.tables:
+        rows = {name: stats.rows for name, stats in figures.tables.items()}
+        parts.append(_describe_rows(rows, most_tables))
+    trained = figures.step - figures.start_step
+    if total_steps is not None and trained > 0 and not is_over:
+        left_sec = max(total_steps - figures.step, 0) * figures.elapsed_sec / trained
+        parts.append(f"{describe_duration(left_sec)} left")
+    return to_printable(", ".join(parts))
+
+
+def describe_duration(seconds: float) -> str:
+    """Returns a duration as on a clock.
+
+    Example:
+        >>> describe_duration(9.7), describe_duration(3661)
+        ('0:10', '1:01:01')
+    """
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def to_printable(text: str) -> str:
+    """Returns a text without what would move the cursor: names can hold anything."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _open_standard_error() -> rich.console.Console:
+    # A program without a terminal may have none, or have closed it.
+    file = sys.stderr if sys.stderr is not None else io.StringIO()
+    # Asked here, because variables of the environment make rich take files for terminals.
+    is_terminal = not file.closed and file.isatty()
+    return rich.console.Console(file=file, highlight=False, force_terminal=is_terminal)
+
+
+def _describe_rows(rows: Mapping[str, int], most_tables: int) -> str:
+    if len(rows) <= most_tables:
+        return "rows " + " ".join(f"{name} {number:,}" for name, number in rows.items())
+    total = f"rows {sum(rows.values()):,}"
+    return total if len(rows) == 1 else f"{total} in {len(rows)} tables"
+
+
+def _draw_bar(step: int, total_steps: int | None, piece: str) -> rich.text.Text:
+    bar = rich.text.Text()
+    if total_steps is not None:
+        full = round(_BAR_WIDTH * min(step / total_steps, 1))
+        bar.append(piece * full, style="green")
+        bar.append(piece * (_BAR_WIDTH - full) + " ", style="bright_black")
+    return bar

@@ -2,7 +2,8 @@
 
 A worker that trained before the restore would work on values that are about to be overwritten; a
 chief that left before its workers would take the end of their work with it. Both look at flags in
-a variable on the chief.
+a variable on the chief. A worker that is still starting has not set its flag, so in a job whose
+members keep records of themselves the chief looks at those, too (`Others`).
 
 Example:
     >>> helper = TrainingHooksHelper(enable_sync=False, num_workers=1, worker_idx=0)
@@ -10,6 +11,7 @@ Example:
     ((), ())
 """
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -24,6 +26,36 @@ logger = logging.getLogger(__name__)
 _RESTORE_DONE = 0
 _POLL_SEC = 1.0
 _LOG_EVERY_SEC = 60.0
+# A scheduler that has told a chief to end kills it half a minute later, and it still has to save.
+_STOPPING_SEC = 10.0
+
+# What reading the flags of a chief raises that is just being replaced.
+_NO_FLAGS = (tf.errors.FailedPreconditionError, tf.errors.NotFoundError)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Others:
+    """What a process knows of the other members from elsewhere than the flags.
+
+    Attributes:
+        check: Raises if this process cannot go on, because a member that it needs is gone. Who
+            waits for others calls it again and again.
+        has_left: Whether a worker of this run is done; one that has not come yet is not.
+        is_absent: Whether a worker does not train now: it is done, dead, or has yet to come.
+        is_stopping: Whether a signal has told this process to end.
+        is_gone: Whether a worker has left or is dead, and not only frozen or on its way.
+    """
+
+    check: Callable[[], None]
+    has_left: Callable[[int], bool]
+    is_absent: Callable[[int], bool]
+    is_stopping: Callable[[], bool]
+    is_gone: Callable[[int], bool] = lambda index: False
+
+    def sleep(self, seconds: float) -> None:
+        """Waits, if there is still somebody to wait for."""
+        self.check()
+        time.sleep(seconds)
 
 
 class SyncHelper:
@@ -100,6 +132,7 @@ class ChiefSyncHook(tf.compat.v1.train.SessionRunHook):
         sync_helper: The flags of the job.
         timeout_seconds: How long the chief waits at the end; a worker that was killed never
             reports that it is done.
+        others: Tells of workers that have not started yet; without it, nobody waits for them.
         clock: Returns a time in seconds that never goes back.
         sleep: Waits for some seconds; None is `time.sleep`.
     """
@@ -109,11 +142,13 @@ class ChiefSyncHook(tf.compat.v1.train.SessionRunHook):
         sync_helper: SyncHelper,
         timeout_seconds: float = 1800,
         *,
+        others: Others | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
         self._sync_helper = sync_helper
         self._timeout_seconds = timeout_seconds
+        self._others = others
         self._clock = clock
         self._sleep = sleep
 
@@ -125,9 +160,9 @@ class ChiefSyncHook(tf.compat.v1.train.SessionRunHook):
     def end(self, session: tf.compat.v1.Session) -> None:
         start_sec = self._clock()
         last_log_sec: float | None = None
-        while alive := self._sync_helper.get_alive_workers(session):
+        while alive := self._find_unfinished(session):
             now_sec = self._clock()
-            if now_sec - start_sec >= self._timeout_seconds:
+            if now_sec - start_sec >= self._get_timeout():
                 logger.warning(
                     "the chief ends after waiting %.0f seconds, workers %s have not finished",
                     now_sec - start_sec,
@@ -137,7 +172,21 @@ class ChiefSyncHook(tf.compat.v1.train.SessionRunHook):
             if last_log_sec is None or now_sec - last_log_sec >= _LOG_EVERY_SEC:
                 last_log_sec = now_sec
                 logger.info("the chief waits for workers %s to finish", alive)
-            (self._sleep or time.sleep)(_POLL_SEC)
+            (self._sleep or _get_sleep(self._others))(_POLL_SEC)
+
+    def _find_unfinished(self, session: tf.compat.v1.Session) -> list[int]:
+        """Returns the workers that train, and those that are going to."""
+        if self._others is None:
+            return self._sync_helper.get_alive_workers(session)
+        # Not the flags: a worker that is still starting has none yet, and one that was killed left
+        # its own behind, while its successor may have finished under another chief.
+        everybody = range(1, self._sync_helper.num_workers)
+        return [i for i in everybody if not self._others.has_left(i)]
+
+    def _get_timeout(self) -> float:
+        if self._others is not None and self._others.is_stopping():
+            return min(_STOPPING_SEC, self._timeout_seconds)
+        return self._timeout_seconds
 
 
 class WorkerSyncHook(tf.compat.v1.train.SessionRunHook):
@@ -146,6 +195,7 @@ class WorkerSyncHook(tf.compat.v1.train.SessionRunHook):
     Args:
         worker_index: Which worker this is, above 0.
         sync_helper: The flags of the job.
+        others: Tells when there is no chief to wait for.
         clock: Returns a time in seconds that never goes back; only log lines depend on it.
         sleep: Waits for some seconds; None is `time.sleep`.
 
@@ -158,21 +208,22 @@ class WorkerSyncHook(tf.compat.v1.train.SessionRunHook):
         worker_index: int,
         sync_helper: SyncHelper,
         *,
+        others: Others | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
         sync_helper.check_worker_index(worker_index)
         self._worker_index = worker_index
         self._sync_helper = sync_helper
+        self._others = others
         self._clock = clock
         self._sleep = sleep
 
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator | None
     ) -> None:
-        self._sync_helper.start_worker(session, self._worker_index)
         last_log_sec: float | None = None
-        while not self._sync_helper.is_restore_done(session):
+        while not self._has_started(session):
             # A coordinator that stops means that another thread of this worker has failed. A
             # caller who drives the hook without a monitored session has none.
             if coord is not None and coord.should_stop():
@@ -181,10 +232,25 @@ class WorkerSyncHook(tf.compat.v1.train.SessionRunHook):
             if last_log_sec is None or now_sec - last_log_sec >= _LOG_EVERY_SEC:
                 last_log_sec = now_sec
                 logger.info("worker %d waits for the chief to restore", self._worker_index)
-            (self._sleep or time.sleep)(_POLL_SEC)
+            (self._sleep or _get_sleep(self._others))(_POLL_SEC)
 
     def end(self, session: tf.compat.v1.Session) -> None:
-        self._sync_helper.finish_worker(session, self._worker_index)
+        try:
+            self._sync_helper.finish_worker(session, self._worker_index)
+        except _NO_FLAGS as error:
+            # Everything is pushed; that this worker is done, a new chief has to learn elsewhere.
+            reason = error.message.partition("\n")[0]
+            logger.warning(
+                "worker %d cannot tell the chief that it is done: %s", self._worker_index, reason
+            )
+
+    def _has_started(self, session: tf.compat.v1.Session) -> bool:
+        """Says that this worker is alive; returns whether it may train."""
+        try:
+            self._sync_helper.start_worker(session, self._worker_index)
+            return self._sync_helper.is_restore_done(session)
+        except _NO_FLAGS:
+            return False  # A chief that starts anew has not made its flags yet.
 
 
 class TrainingHooksHelper:
@@ -195,6 +261,7 @@ class TrainingHooksHelper:
         num_workers: Number of workers, the chief included.
         worker_idx: Which of them this process is; 0 is the chief.
         chief_timeout_seconds: How long the chief waits for its workers at the end.
+        others: What this process knows of the members from elsewhere.
 
     Raises:
         errors.ConfigError: `enable_sync`, and there is no worker `worker_idx`.
@@ -206,6 +273,7 @@ class TrainingHooksHelper:
         num_workers: int,
         worker_idx: int,
         chief_timeout_seconds: float = 1800,
+        others: Others | None = None,
     ) -> None:
         self._training_hooks: tuple[tf.compat.v1.train.SessionRunHook, ...] = ()
         self._training_chief_hooks: tuple[tf.compat.v1.train.SessionRunHook, ...] = ()
@@ -214,9 +282,11 @@ class TrainingHooksHelper:
         is_chief = worker_idx == 0
         sync_helper = SyncHelper(num_workers, is_chief)
         if is_chief:
-            self._training_chief_hooks = (ChiefSyncHook(sync_helper, chief_timeout_seconds),)
+            self._training_chief_hooks = (
+                ChiefSyncHook(sync_helper, chief_timeout_seconds, others=others),
+            )
         else:
-            self._training_hooks = (WorkerSyncHook(worker_idx, sync_helper),)
+            self._training_hooks = (WorkerSyncHook(worker_idx, sync_helper, others=others),)
 
     @property
     def training_hooks(self) -> tuple[tf.compat.v1.train.SessionRunHook, ...]:
@@ -227,3 +297,37 @@ class TrainingHooksHelper:
     def training_chief_hooks(self) -> tuple[tf.compat.v1.train.SessionRunHook, ...]:
         """Hooks of the chief; none in a worker."""
         return self._training_chief_hooks
+
+    @property
+    def first_and_last_hooks(self) -> tuple[list["_Part"], list["_Part"]]:
+        """What `training_hooks` do at the start and at the end, apart.
+
+        A worker waits for the chief before any other hook acts, and says that it is done after all
+        others have ended: what waits to be pushed is pushed by one of them.
+        """
+        return (
+            [_Part(hook, starts=True) for hook in self._training_hooks],
+            [_Part(hook, starts=False) for hook in self._training_hooks],
+        )
+
+
+class _Part(tf.compat.v1.train.SessionRunHook):
+    """The beginning or the end of a hook."""
+
+    def __init__(self, hook: tf.compat.v1.train.SessionRunHook, *, starts: bool) -> None:
+        self._hook = hook
+        self._starts = starts
+
+    def after_create_session(
+        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator | None
+    ) -> None:
+        if self._starts:
+            self._hook.after_create_session(session, coord)
+
+    def end(self, session: tf.compat.v1.Session) -> None:
+        if not self._starts:
+            self._hook.end(session)
+
+
+def _get_sleep(others: Others | None) -> Callable[[float], None]:
+    return time.sleep if others is None else others.sleep

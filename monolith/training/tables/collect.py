@@ -9,7 +9,6 @@ wants and the input does not give, or gives as something else than ragged ids.
 """
 
 import copy
-import difflib
 import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -23,13 +22,18 @@ from monolith.embedding.features.dry_run import DummyFeatureFactory, SliceConfig
 from monolith.graph import export_mode
 from monolith.graph.mode_keys import ModeKeys
 from monolith.graph.run_config import GraphRunConfig
+from monolith.model.batch import (
+    InputFeatures,
+    MissingFeatureError,
+    describe_missing,
+    list_names,
+    name_source,
+)
 from monolith.model.task import NativeTask
 from monolith.proto import embedding_hash_table_pb2 as proto
 from monolith.tensor import prefetch
 
 logger = logging.getLogger(__name__)
-
-_MOST_NAMES_IN_ERROR = 20
 
 
 class FeatureConfigs(NamedTuple):
@@ -48,26 +52,14 @@ class Collected(NamedTuple):
         feature_to_table: The table of each feature; features of one slot share it.
         slot_to_occurrence_threshold: How often an id is seen before it gets a row.
         slot_to_expire_time: Days without an update after which a row is forgotten.
+        named_after_slot: Features whose table has the slot's name, also if it is theirs alone.
     """
 
     feature_configs: FeatureConfigs
     feature_to_table: dict[str, str]
     slot_to_occurrence_threshold: dict[int, int]
     slot_to_expire_time: dict[int, int]
-
-
-class MissingFeatureError(errors.ConfigError, KeyError):
-    """The model wants a feature that the input does not have."""
-
-    # KeyError would show the sentence in quotes.
-    __str__ = Exception.__str__
-
-
-class InputFeatures(dict[str, Any]):
-    """The features of a batch; a missing one is answered with a sentence, not with its name."""
-
-    def __missing__(self, name: str) -> Any:
-        raise MissingFeatureError(_describe_missing(name, self))
+    named_after_slot: frozenset[str] = frozenset()
 
 
 def collect_features(task: NativeTask) -> Collected:
@@ -123,12 +115,12 @@ def check_features(features: Any, names: Mapping[str, Any]) -> None:
         return
     if not isinstance(features, Mapping):
         raise errors.ConfigError(
-            f"The model looks up embeddings of {_list_names(names)}, so {_name_source()} must give "
+            f"The model looks up embeddings of {list_names(names)}, so {name_source()} must give "
             f"a dict of features; it gives {_describe(features)}."
         )
     for name in names:
         if name not in features:
-            raise MissingFeatureError(_describe_missing(name, features))
+            raise MissingFeatureError(describe_missing(name, features))
         _check_ids(name, features[name])
 
 
@@ -168,6 +160,7 @@ def _get_input(task: NativeTask) -> Any:
 def _to_collected(factory: DummyFeatureFactory) -> Collected:
     configs = FeatureConfigs({}, {}, {})
     feature_to_table: dict[str, str] = {}
+    named_after_slot: set[str] = set()
     for table, config in factory.get_table_name_to_table_config().items():
         for name in config.feature_names:
             if name in feature_to_table:
@@ -176,6 +169,8 @@ def _to_collected(factory: DummyFeatureFactory) -> Collected:
                     f"'{feature_to_table[name]}' and to '{table}'."
                 )
             feature_to_table[name] = table
+            if config.is_named_after_slot:
+                named_after_slot.add(name)
             instance = _combine_slices_as_table(config.slice_configs, config.hashtable_config)
             _check_learning_rates(table, instance)
             configs.name_to_config[name] = instance
@@ -186,6 +181,7 @@ def _to_collected(factory: DummyFeatureFactory) -> Collected:
         feature_to_table,
         {slot: value or 0 for slot, value in factory.slot_to_occurrence_threshold.items()},
         dict(factory.slot_to_expire_time),
+        frozenset(named_after_slot),
     )
 
 
@@ -216,31 +212,9 @@ def _check_ids(name: str, value: Any) -> None:
             "1) for one id per example), or parse it as tf.io.RaggedFeature"
         )
     raise errors.ConfigError(
-        f"Feature '{name}' has embeddings, so {_name_source()} must give its ids as a ragged int64 "
+        f"Feature '{name}' has embeddings, so {name_source()} must give its ids as a ragged int64 "
         f"tensor [batch, ids]; it gives {_describe(value)}: {problem}."
     )
-
-
-def _describe_missing(name: str, features: Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(str(name), [str(known) for known in features], n=1)
-    hint = f" (did you mean '{near[0]}'?)" if near else ""
-    return (
-        f"The model uses feature '{name}', which the input does not have{hint}; it has "
-        f"{_list_names(features)}. Add it to what {_name_source()} gives, or correct the name."
-    )
-
-
-def _name_source() -> str:
-    """Returns the function that gives the input of the model being built."""
-    return "serving_input_receiver_fn" if export_mode.is_exporting() else "input_fn"
-
-
-def _list_names(names: Mapping[str, Any]) -> str:
-    shown = [f"'{name}'" for name in sorted(map(str, names))]
-    if len(shown) > _MOST_NAMES_IN_ERROR:
-        more = len(shown) - _MOST_NAMES_IN_ERROR
-        shown = shown[:_MOST_NAMES_IN_ERROR] + [f"{more} more"]
-    return ", ".join(shown) or "no features at all"
 
 
 def _describe(value: Any) -> str:

@@ -25,18 +25,35 @@ from monolith.training.tables.collect import Collected
 Configs = Mapping[str, entry.HashTableConfigInstance]
 
 
+# What a filter that counts can count to.
+_MAX_COUNT = 15
+
+
 def create_hash_filters(
-    config: CpuTrainingConfig, slot_to_occurrence_threshold: Mapping[int, int]
+    config: CpuTrainingConfig,
+    slot_to_occurrence_threshold: Mapping[int, int],
+    configs: Configs | None = None,
 ) -> list[tf.Tensor | None]:
-    """Makes the admission filter of each server; while exporting there are none."""
+    """Makes the admission filter of each server; while exporting there are none.
+
+    Args:
+        config: Number of servers, and the kind of filter.
+        slot_to_occurrence_threshold: The thresholds of slots.
+        configs: What the table of each feature is made of; it may have a threshold of its own.
+
+    Raises:
+        errors.ConfigError: A table has a threshold that this kind of filter cannot keep to.
+    """
     if export_mode.is_exporting():
         return [None] * max(1, config.num_ps)
+    configs = configs or {}
+    _check_table_thresholds(config.filter_type, configs)
     thresholds = proto.SlotOccurrenceThresholdConfig()
     for slot, threshold in sorted(slot_to_occurrence_threshold.items()):
         thresholds.slot_occurrence_thresholds.add(slot=slot, occurrence_threshold=threshold)
     return filters.create_hash_filters(
         config.num_ps,
-        uses_hash_filter(slot_to_occurrence_threshold),
+        uses_hash_filter(slot_to_occurrence_threshold, configs),
         config=thresholds.SerializeToString(),
         filter_capacity=config.filter_capacity,
         filter_split_num=config.filter_split_num,
@@ -45,9 +62,14 @@ def create_hash_filters(
     )
 
 
-def uses_hash_filter(slot_to_occurrence_threshold: Mapping[int, int]) -> bool:
-    """Returns whether any slot holds ids back that are seen for the first time."""
-    return any(threshold > 0 for threshold in slot_to_occurrence_threshold.values())
+def uses_hash_filter(
+    slot_to_occurrence_threshold: Mapping[int, int], configs: Configs | None = None
+) -> bool:
+    """Returns whether any slot, or table, holds ids back that are seen for the first time."""
+    of_tables = (
+        instance.table_config.occurrence_threshold for instance in (configs or {}).values()
+    )
+    return any(threshold > 0 for threshold in (*slot_to_occurrence_threshold.values(), *of_tables))
 
 
 def create_hash_table(
@@ -55,6 +77,8 @@ def create_hash_table(
     configs: Configs,
     collected: Collected,
     hash_filters: list[tf.Tensor | None],
+    *,
+    transfer_float16: bool = False,
 ) -> BaseMultiTypeHashTable:
     """Makes the tables of all features and returns what looks them up at once.
 
@@ -63,18 +87,22 @@ def create_hash_table(
         configs: What the table of each feature is made of.
         collected: Which features share a table, and when rows expire.
         hash_filters: The admission filter of each server.
+        transfer_float16: Whether rows and gradients travel as float16.
     """
     configs = _with_table_settings(configs, collected.slot_to_expire_time, config)
-    options: dict[str, Any] = {"max_rpc_deadline_millis": config.max_rpc_deadline_millis}
+    # In parts, a model that was trained without servers has its rows in one of them.
+    num_ps = max(1, config.num_ps) if export_mode.is_exporting_distributed() else config.num_ps
+    options: dict[str, Any] = {
+        "max_rpc_deadline_millis": config.max_rpc_deadline_millis,
+        "transfer_float16": transfer_float16,
+    }
     if not config.use_native_multi_hash_table:
         return factory.create_multi_type_hash_table(
-            config.num_ps, configs, hash_filters, reduce_network_packets=True, **options
+            num_ps, configs, hash_filters, reduce_network_packets=True, **options
         )
-    feature_to_table = _name_tables(collected.feature_to_table)
+    feature_to_table = _name_tables(collected.feature_to_table, collected.named_after_slot)
     table_to_config = {feature_to_table[name]: configs[name] for name in configs}
-    table = factory.create_native_multi_hash_table(
-        config.num_ps, table_to_config, hash_filters, **options
-    )
+    table = factory.create_native_multi_hash_table(num_ps, table_to_config, hash_filters, **options)
     _create_tables_with_session()
     if all(name == feature for feature, name in feature_to_table.items()):
         return table
@@ -172,6 +200,23 @@ def get_update_options(config: CpuTrainingConfig) -> dict[str, Any]:
     return {"enable_dedup": True} if config.num_ps == 0 else {}
 
 
+def _check_table_thresholds(filter_type: str, configs: Configs) -> None:
+    for name, instance in configs.items():
+        threshold = instance.table_config.occurrence_threshold
+        if threshold > 0 and filter_type == filters.FilterType.NO_FILTER:
+            raise errors.ConfigError(
+                f"The table of feature '{name}' admits ids after {threshold} occurrences, but "
+                f"`filter_type` is '{filter_type}', which holds none back; choose another filter, "
+                "or leave `admit_after` out."
+            )
+        if threshold > _MAX_COUNT and filter_type == filters.FilterType.SLIDING_HASH_FILTER:
+            raise errors.ConfigError(
+                f"The table of feature '{name}' admits ids after {threshold} occurrences, but a "
+                f"'{filter_type}' counts to {_MAX_COUNT}; lower `admit_after`, or set "
+                f"`filter_type` to '{filters.FilterType.PROBABILISTIC_FILTER}'."
+            )
+
+
 def _with_table_settings(
     configs: Configs, slot_to_expire_time: Mapping[int, int], config: CpuTrainingConfig
 ) -> dict[str, entry.HashTableConfigInstance]:
@@ -181,18 +226,23 @@ def _with_table_settings(
     result = {}
     for name, instance in configs.items():
         instance = copy.deepcopy(instance)
-        instance.table_config.slot_expire_time_config.CopyFrom(expire_times)
+        own = instance.table_config.slot_expire_time_config
+        # Ids of a table with a time of its own may carry no slot: the bits of one mean nothing.
+        if not own.HasField("default_expire_time"):
+            own.CopyFrom(expire_times)
         if config.hashtable_init_capacity > 0:
             instance.table_config.initial_capacity = config.hashtable_init_capacity
         result[name] = instance
     return result
 
 
-def _name_tables(feature_to_slot: Mapping[str, str]) -> dict[str, str]:
+def _name_tables(
+    feature_to_slot: Mapping[str, str], named_after_slot: frozenset[str]
+) -> dict[str, str]:
     """Returns the name of each feature's table: its own, or the slot's if the slot has several."""
     slots = list(feature_to_slot.values())
     names = {
-        feature: slot if slots.count(slot) > 1 else feature
+        feature: slot if slots.count(slot) > 1 or feature in named_after_slot else feature
         for feature, slot in feature_to_slot.items()
     }
     for feature, slot in feature_to_slot.items():

@@ -11,7 +11,8 @@ from monolith import errors
 from monolith.graph import export_mode
 from monolith.graph.export_mode import ExportMode
 from monolith.model.task import NativeTask
-from monolith.serving.export import BaseExporter, StandaloneExporter
+from monolith.serving import export_distributed
+from monolith.serving.export import BaseExporter, DistributedExporter, StandaloneExporter
 from monolith.serving.export_listener import ExportSaverListener
 
 if TYPE_CHECKING:
@@ -42,14 +43,23 @@ def create_exporter(
 
     Raises:
         ValueError: `export_mode` is not a mode to export in.
-        errors.ConfigError: It is one of those that are not supported.
+        errors.ConfigError: Other settings do not go with it.
     """
     serving = task.task.p.serving
     if serving.export_mode == ExportMode.DISTRIBUTED:
-        raise errors.ConfigError(
-            "`serving.export_mode` is ExportMode.DISTRIBUTED, one model for each parameter server, "
-            "which this version of Monolith cannot export; set it to ExportMode.STANDALONE, one "
-            "model with all tables."
+        return DistributedExporter(
+            task.create_model_fn(),
+            model_dir=model_dir,
+            export_dir_base=export_dir_base,
+            shared_embedding=serving.shared_embedding,
+            warmup_file=warmup_file,
+            export_context_list=export_context_list,
+            dense_only=dense_only,
+            allow_gpu=serving.export_with_gpu_allowed,
+            with_remote_gpu=serving.with_remote_gpu,
+            clear_entry_devices=serving.export_with_cleared_entry_devices,
+            include_graphs=include_graphs,
+            global_step_as_timestamp=task.config.enable_sync_training,
         )
     if serving.export_mode != ExportMode.STANDALONE:
         raise ValueError(f"Invalid export_mode: {serving.export_mode}")
@@ -58,6 +68,12 @@ def create_exporter(
         raise errors.ConfigError(
             f"`{setting}` exports a part of a model, and ExportMode.STANDALONE is one model with "
             "everything in it; leave it out."
+        )
+    export_distributed.check_devices(serving.export_with_gpu_allowed, serving.with_remote_gpu)
+    if serving.export_with_cleared_entry_devices:
+        raise errors.ConfigError(
+            "`serving.export_with_cleared_entry_devices` is for the entry of a model in parts, and "
+            "ExportMode.STANDALONE exports one model without devices; leave it at False."
         )
     return StandaloneExporter(
         task.create_model_fn(),

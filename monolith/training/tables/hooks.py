@@ -7,20 +7,27 @@ anybody trains, saves it, and measures.
 import math
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
 from monolith.checkpoint import dense_reload, saver
+from monolith.checkpoint.changed_model import OnChange
 from monolith.checkpoint.restore_hook import CheckpointRestorerHook, CheckpointRestorerListener
 from monolith.embedding import filters
 from monolith.embedding.tables.snapshots import TableRestorerListener
 from monolith.graph import mode_keys
 from monolith.model.task import NativeTask
+from monolith.training import restore_override
+from monolith.training.config.checkpoint import StartSettings
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.controller.barrier import BarrierHook, BarrierOp
 from monolith.training.hooks import server_health, sync
-from monolith.training.hooks.checkpoint_barrier import SAVE_ACTION, WorkerCkptHelper
+from monolith.training.hooks.checkpoint_barrier import (
+    SAVE_ACTION,
+    WorkerCkptHelper,
+    disable_iterator_save_restore,
+)
 from monolith.training.hooks.current_session import SetCurrentSessionHook
 from monolith.training.hooks.profiler import Tf2ProfilerHook
 from monolith.training.hooks.step_gate import StepGate
@@ -35,6 +42,22 @@ if TYPE_CHECKING:
 Hooks = tuple[tf.compat.v1.train.SessionRunHook, ...]
 
 _PROFILED_STEPS = 10
+# All workers stand still while a checkpoint is written, so they look often whether it is done.
+_BARRIER_POLL_SEC = 0.2
+
+
+class HookLists(NamedTuple):
+    """The hooks of a training session.
+
+    Attributes:
+        first: Of every worker, before all others.
+        last: Of every worker, after all others.
+        chief: Of the chief alone.
+    """
+
+    first: Hooks
+    last: Hooks
+    chief: Hooks
 
 
 class TrainingHooks:
@@ -49,6 +72,7 @@ class TrainingHooks:
         enable_hash_filter: Whether the filters count anything.
         training: The task, ready for an estimator; saves may export it.
         step_gate: Keeps steps and saves apart, and has pushed what a checkpoint must hold.
+        others: What this process knows of the other members, if there are some.
     """
 
     def __init__(
@@ -61,7 +85,9 @@ class TrainingHooks:
         enable_hash_filter: bool,
         training: "CpuTraining",
         step_gate: StepGate,
+        others: sync.Others | None = None,
     ) -> None:
+        self._others = others
         self._training = training
         self._step_gate = step_gate
         self._config = config
@@ -77,14 +103,22 @@ class TrainingHooks:
             else None
         )
 
-    def create_restore_hook(self) -> CheckpointRestorerHook:
-        """Makes the hook that brings tables, filters and renamed variables back."""
+    def create_restore_hook(self, is_training: bool = False) -> CheckpointRestorerHook:
+        """Makes the hook that brings tables, filters and renamed variables back.
+
+        Args:
+            is_training: Whether a training starts from them. Only that may leave something out, and
+                start it anew: who evaluates or predicts wants what was trained.
+        """
         if not self._model_dir:
             return CheckpointRestorerHook()
         config = self._config
+        changed_model = self._task.p.train.changed_model
+        if changed_model is not None and not is_training:
+            changed_model = OnChange.REFUSE
         basename = os.path.join(self._model_dir, save.CHECKPOINT_BASENAME)
         listeners: list[CheckpointRestorerListener] = [
-            TableRestorerListener(basename, self._ps_monitor),
+            TableRestorerListener(basename, self._ps_monitor, changed_model=changed_model),
             filters.HashFilterCheckpointRestorerListener(
                 basename,
                 self._hash_filters,
@@ -93,7 +127,7 @@ class TrainingHooks:
             ),
             dense_reload.CustomRestoreListener(
                 config.reload_alias_map,
-                config.clear_nn,
+                config.clear_nn and is_training,
                 config.continue_training,
                 model_dir=self._model_dir,
                 enable_alias_map_auto_gen=config.enable_alias_map_auto_gen,
@@ -101,24 +135,40 @@ class TrainingHooks:
         ]
         return CheckpointRestorerHook(listeners)
 
-    def create_for_training(self) -> tuple[Hooks, Hooks]:
+    def create_for_training(self) -> HookLists:
         """Returns the hooks of every worker, and those of the chief."""
         config = self._config
+        self._go_back()
+        splits = self._training.splits
+        if splits is not None:
+            # What is read and what not, the splits say.
+            disable_iterator_save_restore()
         checkpoint_helper = WorkerCkptHelper(self._model_dir, config.index, with_model=True)
         barrier_op = BarrierOp(
             config.num_workers,
             is_chief=self._is_chief,
+            wait_seconds=_BARRIER_POLL_SEC,
+            sleep=None if self._others is None else self._others.sleep,
             barrier_callbacks=[
                 self._push_before_save,
+                *([] if splits is None else [splits.note_pushed]),
                 checkpoint_helper.create_save_iterator_callback(),
             ],
         )
         sync_hooks = sync.TrainingHooksHelper(
-            config.num_workers > 1, config.num_workers, config.index, config.chief_timeout_secs
+            config.num_workers > 1,
+            config.num_workers,
+            config.index,
+            config.chief_timeout_secs,
+            self._others,
         )
+        first, last = sync_hooks.first_and_last_hooks
+        if splits is not None:
+            first = [*first, splits.create_hook()]
+            last = [splits.create_end_hook(), *last]
         hooks: list[tf.compat.v1.train.SessionRunHook] = [
             SetCurrentSessionHook(),
-            *sync_hooks.training_hooks,
+            *first,
             BarrierHook(config.index, barrier_op),
         ]
         params = self._task.p
@@ -128,17 +178,29 @@ class TrainingHooks:
             # An evaluation has another input, which starts at its beginning.
             hooks.append(checkpoint_helper.create_restorer_hook())
         if not self._is_chief:
-            return tuple(hooks), ()
+            return HookLists(tuple(hooks), tuple(last), ())
         chief_hooks = [
             # Before all others: at the end, too, all must be pushed before the last save.
             *self._step_gate.hooks,
             *self._create_health_hooks(barrier_op),
-            self.create_restore_hook(),
+            self.create_restore_hook(is_training=params.mode == mode_keys.ModeKeys.TRAIN),
+            *([] if splits is None else [splits.create_desk_hook()]),
             *sync_hooks.training_chief_hooks,
             *save.create_save_hooks(self._make_save_context(barrier_op, checkpoint_helper)),
             *self._create_metric_hooks(),
         ]
-        return tuple(hooks), tuple(chief_hooks)
+        return HookLists(tuple(hooks), tuple(last), tuple(chief_hooks))
+
+    def _go_back(self) -> None:
+        """Has the chief start from `restore_ckpt`, before anybody asks for the last checkpoint."""
+        config = self._config
+        if not (self._is_chief and self._model_dir and isinstance(config, StartSettings)):
+            return
+        # Together with a directory it chooses there, and that was done before.
+        if config.restore_dir or not config.restore_ckpt:
+            return
+        save.prepare_model_dir(self._model_dir, self._task.p)
+        restore_override.go_back(self._model_dir, config.restore_ckpt)
 
     def _push_before_save(self, action: str, session: tf.compat.v1.Session) -> None:
         """Pushes what a worker that waits for a save has not; the chief has when this is called."""
@@ -176,6 +238,7 @@ class TrainingHooks:
             hash_filters=self._hash_filters,
             enable_hash_filter=self._enable_hash_filter,
             ps_monitor=self._ps_monitor,
+            others=self._others,
         )
 
     def _create_metric_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:

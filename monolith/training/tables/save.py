@@ -14,10 +14,12 @@ import tensorflow as tf
 
 from monolith.checkpoint import deltas, fallback, manifest, unfinished, unlisted
 from monolith.checkpoint import state as checkpoint_state
+from monolith.checkpoint.changed_model import OnChange
 from monolith.checkpoint.saver import PartialRecoverySaver
 from monolith.checkpoint.saver_hook import NoFirstSaveCheckpointSaverHook
 from monolith.checkpoint.server_monitor import PsMonitor
 from monolith.checkpoint.state import MONOLITH_CKPT_STATE_FILE_NAME, get_monolith_checkpoint_state
+from monolith.core import directories
 from monolith.core.hyperparams import Params
 from monolith.embedding import filters
 from monolith.embedding.tables.incremental import IncrementalCheckpointSaverHook
@@ -29,6 +31,7 @@ from monolith.training.controller.server import ServerHook
 from monolith.training.hooks.checkpoint_barrier import BarrierSaverListener, WorkerCkptHelper
 from monolith.training.hooks.checkpoint_info import FidSlotCountSaverListener
 from monolith.training.hooks.step_gate import StepGate
+from monolith.training.hooks.sync import Others
 from monolith.training.tables import export
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ DENSE_ONLY_DIR = "dense_only"
 _KEEP_CHECKPOINT_EVERY_N_HOURS = 24
 # If nobody says how often to save, only the end of training does.
 _NEVER_STEPS = 100000000
+_BARRIER_POLL_SEC = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,7 @@ class SaveContext:
         hash_filters: The admission filter of each server.
         enable_hash_filter: Whether the filters count anything.
         ps_monitor: Knows servers that have lost their memory; None if all are restored together.
+        others: What the chief knows of the other members, if there are some.
     """
 
     training: "CpuTraining"
@@ -71,6 +76,7 @@ class SaveContext:
     hash_filters: Sequence[tf.Tensor]
     enable_hash_filter: bool
     ps_monitor: PsMonitor | None
+    others: Others | None
 
 
 def create_save_hooks(context: SaveContext) -> list[tf.compat.v1.train.SessionRunHook]:
@@ -85,7 +91,14 @@ def create_save_hooks(context: SaveContext) -> list[tf.compat.v1.train.SessionRu
     saver_hook = _create_full_saver_hook(context)
     hooks: list[tf.compat.v1.train.SessionRunHook] = [saver_hook]
     if files.can_hold_token(context.model_dir):
-        hooks.append(ServerHook(context.model_dir, context.barrier_op, saver_hook))
+        hooks.append(
+            ServerHook(
+                context.model_dir,
+                context.barrier_op,
+                saver_hook,
+                listen_host=context.params.train.controller_host,
+            )
+        )
     else:
         logger.warning(
             "this run has no controller: others might read its token in %s, which is not a local "
@@ -116,10 +129,12 @@ def prepare_model_dir(model_dir: str, params: Params) -> None:
         params: The task.
 
     Raises:
+        ConfigError: Nothing can be written there.
         tf.errors.DataLossError: That file is damaged, or missing and the task does not ask to
             rebuild it; or the newest checkpoint is damaged, the task asks for an older one, and
             there is none.
     """
+    directories.make_writable("model_dir", model_dir)
     unlisted.require_list(model_dir, CHECKPOINT_BASENAME, params.train.rebuild_checkpoint_list)
     unfinished.clean_up(model_dir, CHECKPOINT_BASENAME)
     if params.train.fall_back_to_older_checkpoint:
@@ -159,6 +174,7 @@ def _create_full_saver_hook(context: SaveContext) -> NoFirstSaveCheckpointSaverH
         defer_build=True,
         fall_back=context.params.train.fall_back_to_older_checkpoint,
         rebuild_list=context.params.train.rebuild_checkpoint_list,
+        changed_model=context.params.train.changed_model,
     )
     # The session restores with the saver that it finds here.
     tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.SAVERS, saver)
@@ -222,6 +238,7 @@ def _create_saver(
     defer_build: bool,
     fall_back: bool = False,
     rebuild_list: bool = False,
+    changed_model: OnChange | None = None,
 ) -> PartialRecoverySaver:
     return PartialRecoverySaver(
         sharded=True,
@@ -234,6 +251,7 @@ def _create_saver(
         defer_build=defer_build,
         fall_back_to_older_checkpoint=fall_back,
         rebuild_checkpoint_list=rebuild_list,
+        changed_model=changed_model,
     )
 
 
@@ -244,6 +262,11 @@ def _create_save_listeners(
     basename = os.path.join(context.model_dir, CHECKPOINT_BASENAME)
     listeners: list[tf.compat.v1.train.CheckpointSaverListener] = [
         context.checkpoint_helper.create_saver_listener(basename, config.num_workers),
+        *(
+            []
+            if context.training.splits is None
+            else [context.training.splits.create_saver_listener(basename)]
+        ),
         TableSaverListener(basename, write_ckpt_info=True),
         filters.HashFilterCheckpointSaverListener(
             basename, context.hash_filters, context.enable_hash_filter, enable_save_restore=True
@@ -272,9 +295,13 @@ def _create_export_listeners(
 
 
 def _create_barrier_listener(context: SaveContext) -> tf.compat.v1.train.CheckpointSaverListener:
+    others = context.others
     return BarrierSaverListener(
         context.barrier_op,
+        wait_seconds=_BARRIER_POLL_SEC,
         max_pending_seconds=context.params.train.max_pending_seconds_for_barrier,
+        is_absent=None if others is None else others.is_absent,
+        sleep=None if others is None else others.sleep,
     )
 
 

@@ -16,19 +16,34 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from absl import flags
 
+from monolith.checkpoint.changed_model import OnChange
 from monolith.checkpoint.saver import PartialRecoverySaver
+from monolith.data import division
+from monolith.data import flags as _data_flags  # noqa: F401 - defines the flags set below
+from monolith.data import splits as data_splits
 from monolith.embedding.features.slices import create_embedding_slices
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
 from monolith.graph import export_mode, mpi, task_context
 from monolith.graph.mode_keys import ModeKeys
+from monolith.model.batch import InputFeatures
 from monolith.model.task import NativeTask
 from monolith.tensor import look_ahead, prefetch
 from monolith.training.config import supported
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.graph.estimator import GraphRunConfig, GraphSpec
+from monolith.training.hooks.input_splits import InputSplits
+from monolith.training.hooks.step_counts import collect_batch_size
 from monolith.training.hooks.step_gate import StepGate
-from monolith.training.tables import cached_variables, collect, create, export
+from monolith.training.hooks.sync import Others
+from monolith.training.tables import (
+    cached_variables,
+    collect,
+    create,
+    export,
+    partial_init,
+)
 from monolith.training.tables.collect import FeatureConfigs
 from monolith.training.tables.hooks import TrainingHooks
 from monolith.training.tables.push import (
@@ -36,6 +51,8 @@ from monolith.training.tables.push import (
     _lookup_embedding_ids,
     get_req_time,
 )
+
+FLAGS = flags.FLAGS
 
 _MAX_SHARD_BYTES = 1 << 17
 _DEQUEUED_SPARSE_FEATURES = "dequeued_sparse_features"
@@ -75,6 +92,7 @@ class CpuTraining:
         task: The model and its input. Its model function is called once without tables, to learn
             which features it has, and again for every graph.
         sync_backend: Tells which servers get parameter updates.
+        others: What this process knows of the other members, if there are some.
 
     Raises:
         ValueError: The process is not a worker.
@@ -83,7 +101,11 @@ class CpuTraining:
     """
 
     def __init__(
-        self, config: CpuTrainingConfig, task: NativeTask, sync_backend: Any = None
+        self,
+        config: CpuTrainingConfig,
+        task: NativeTask,
+        sync_backend: Any = None,
+        others: Others | None = None,
     ) -> None:
         if config.server_type != "worker":
             raise ValueError("server_type in CpuTraining must be `worker`")
@@ -91,6 +113,11 @@ class CpuTraining:
         _fill_in(config, task)
         self._task = task
         self._sync_backend = sync_backend
+        self._others = others
+        #: Of shuffles without a seed, if there are several workers; the same in all of them.
+        self.input_seed = 0
+        #: If workers take files as they go: what takes them.
+        self.splits: InputSplits | None = None
         self._config = copy.deepcopy(config)
         self._serving_config = _make_serving_config_from_training_config(self._config)
         with task_context.with_ctx(make_native_task_context(self._config, sync_backend)):
@@ -119,16 +146,30 @@ class CpuTraining:
         return self._task
 
     def create_input_fn(self, mode: str) -> Callable[[], Any]:
-        """Returns the task's input function, with a buffer behind it."""
+        """Returns the task's input function: the part of this worker, with a buffer behind it."""
+
+        def make_input() -> Any:
+            with self._task_context():
+                return self._task.create_input_fn(mode)()
 
         def input_fn() -> Any:
-            with self._task_context():
-                result = self._task.create_input_fn(mode)()
+            if self.splits is not None and mode == ModeKeys.TRAIN:
+                result: Any = data_splits.make_dataset(make_input, self.splits.taker)
+            else:
+                result = self._divide(make_input)
             if not isinstance(result, tf.data.Dataset):
                 return result
             return result.prefetch(tf.data.AUTOTUNE)
 
         return input_fn
+
+    def _divide(self, make_input: Callable[[], Any]) -> Any:
+        """Calls what builds the input, and leaves this worker's part of it."""
+        config = self._config
+        if config.num_workers == 1 or not self._task.p.train.divide_input:
+            return make_input()
+        part = division.Part(config.index, config.num_workers, self.input_seed)
+        return division.divide(make_input, part)
 
     def create_model_fn(self) -> Callable[..., GraphSpec]:
         """Returns the task's model function over real tables.
@@ -149,9 +190,16 @@ class CpuTraining:
         return model_fn
 
     def _build_model(self, features: Any, mode: str, run_config: GraphRunConfig) -> GraphSpec:
-        hash_filters = create.create_hash_filters(self.config, self._slot_to_occurrence_threshold)
+        table_configs = self.feature_configs.name_to_config
+        hash_filters = create.create_hash_filters(
+            self.config, self._slot_to_occurrence_threshold, table_configs
+        )
         hash_table = create.create_hash_table(
-            self.config, self.feature_configs.name_to_config, self._collected, hash_filters
+            self.config,
+            table_configs,
+            self._collected,
+            hash_filters,
+            transfer_float16=self._task.p.train.transfer_float16,
         )
         async_functions = prefetch.AsyncFunctionMgr(is_async=self.config.enable_variable_postpush)
         model_features = self._provide_embeddings(features, mode, hash_table, async_functions)
@@ -168,29 +216,36 @@ class CpuTraining:
             run_config.model_dir or "",
             is_chief(self.config),
             hash_filters,
-            create.uses_hash_filter(self._slot_to_occurrence_threshold),
+            create.uses_hash_filter(self._slot_to_occurrence_threshold, table_configs),
             self,
             StepGate(async_functions.hooks),
+            self._others,
         )
         if mode != ModeKeys.TRAIN:
             # As when training: variables and tables come from the same deltas, if there are some.
-            saver = PartialRecoverySaver(sharded=True, defer_build=True)
+            changed_model = self._task.p.train.changed_model and OnChange.REFUSE
+            saver = PartialRecoverySaver(
+                sharded=True, defer_build=True, changed_model=changed_model
+            )
             tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.SAVERS, saver)
             restore = (hooks.create_restore_hook(),)
             return spec._replace(
                 prediction_hooks=restore + spec.prediction_hooks,
                 evaluation_hooks=restore + spec.evaluation_hooks,
             )
-        worker_hooks, chief_hooks = hooks.create_for_training()
+        own = hooks.create_for_training()
+        if self.config.partial_recovery and self.config.num_ps > 0:
+            spec = spec._replace(scaffold=partial_init.create_scaffold(spec.scaffold))
         return spec._replace(
             training_hooks=(
-                *worker_hooks,
+                *own.first,
                 *hash_table.get_queue_hooks(),
                 *self._create_variable_hooks(),
                 *([] if is_chief(self.config) else async_functions.hooks),
                 *spec.training_hooks,
+                *own.last,
             ),
-            training_chief_hooks=(*chief_hooks, *spec.training_chief_hooks),
+            training_chief_hooks=(*own.chief, *spec.training_chief_hooks),
         )
 
     def _provide_embeddings(
@@ -199,7 +254,7 @@ class CpuTraining:
         mode: str,
         hash_table: BaseMultiTypeHashTable,
         async_functions: prefetch.AsyncFunctionMgr,
-    ) -> collect.InputFeatures:
+    ) -> InputFeatures:
         """Looks up all embeddings, makes the task's context and returns what its model sees."""
         collect.check_features(features, self._collected.feature_to_table)
         names = self._collected.feature_to_table
@@ -228,7 +283,7 @@ class CpuTraining:
             async_push=self.config.enable_embedding_postpush,
             update_options=create.get_update_options(self.config),
         )
-        return collect.InputFeatures({**others, **embeddings})
+        return InputFeatures({**others, **embeddings})
 
     @contextlib.contextmanager
     def _variable_scope(self) -> Iterator[None]:
@@ -270,6 +325,9 @@ def _fill_in(config: CpuTrainingConfig, task: NativeTask) -> None:
     config.num_ps = max(0, config.num_ps)
     if config.use_native_multi_hash_table is None:
         config.use_native_multi_hash_table = True
+    # For input functions that ask flags which part they are to build.
+    FLAGS.dataset_worker_idx = config.index
+    FLAGS.dataset_num_workers = config.num_workers
 
 
 def _make_serving_config_from_training_config(config: CpuTrainingConfig) -> CpuTrainingConfig:
@@ -296,6 +354,7 @@ def _collect_dequeued(ids: dict[str, tf.RaggedTensor], others: dict[str, Any]) -
 
     Ids are in the collection as plain tensors, since a meta graph can hold no ragged ones.
     """
+    collect_batch_size(ids)
     for collection, tensors in (
         (_DEQUEUED_SPARSE_FEATURES, {name: value.flat_values for name, value in ids.items()}),
         (_DEQUEUED_FEATURES, others),

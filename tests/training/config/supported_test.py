@@ -137,6 +137,28 @@ def test_nul_in_a_path_is_refused(name):
         supported.check_settings(RunnerConfig(**{name: "/models\0/movies"}))
 
 
+@pytest.mark.parametrize("name", ["num_extra_ps", "num_redundant_ps"])
+def test_local_job_has_no_spare_servers(name):
+    config = RunnerConfig(is_local=True, **{name: 2})
+    supported.check_settings(config)
+    with pytest.raises(errors.ConfigError, match=rf"^`{name}` is 2, but a local job"):
+        supported.check_local(config)
+
+
+def test_local_job_has_no_member_to_ask_for_metrics():
+    config = RunnerConfig(is_local=True, metrics_port=0)
+    supported.check_settings(config)
+    with pytest.raises(errors.ConfigError, match=r"^`metrics_port` is 0, but a local job has no"):
+        supported.check_local(config)
+
+
 def test_local_job_has_one_worker():
     with pytest.raises(errors.ConfigError, match=r"^`num_workers` is 3, but a local job is one"):
         supported.check_local(CpuTrainingConfig(num_workers=3))
+
+
+def test_local_job_does_not_share_files():
+    config = RunnerConfig(is_local=True, enable_dynamic_sharding=True)
+    supported.check_settings(config)
+    with pytest.raises(errors.ConfigError, match=r"^`enable_dynamic_sharding` is True, but a loc"):
+        supported.check_local(config)

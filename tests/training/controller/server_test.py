@@ -281,6 +281,27 @@ class TestListening:
                 assert get_step(stub) == 0
         assert "on 0.0.0.0 without a token: whoever reaches this machine can stop" in caplog.text
 
+    @pytest.mark.parametrize("listen_host", ["127.0.0.1", "0.0.0.0"])
+    def test_another_address_is_answered_when_told_so_and_always_with_the_token(
+        self, model_dir, barrier_op, advance, listen_host
+    ):
+        """127.0.0.2 stands for the address at which another machine reaches this one."""
+        hook = server.ServerHook(model_dir, barrier_op, None, listen_host=listen_host)
+        with open_session(hook):
+            _, port = net.parse_address(files.read_address(model_dir))
+            files.write_address(model_dir, f"127.0.0.2:{port}")
+            if listen_host == "127.0.0.1":
+                with client.connect(model_dir) as stub, pytest.raises(grpc.RpcError) as caught:
+                    get_step(stub)
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+                return
+            with client.connect(model_dir) as stub:
+                assert get_step(stub) == 0
+            files.remove_token(model_dir)
+            with client.connect(model_dir) as stub, pytest.raises(grpc.RpcError) as caught:
+                get_step(stub)
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
     @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
     def test_loopback_without_a_token_is_open_to_users_of_the_machine(
         self, model_dir, barrier_op, advance, host, caplog

@@ -4,13 +4,15 @@ import json
 import logging
 import math
 import os
+import pathlib
 import signal
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.terminal import Terminal
 
-from monolith import errors
+from monolith import data, errors
 from monolith.tensor import prefetch
 from monolith.training.graph.estimator import (
     GraphEstimator,
@@ -19,6 +21,9 @@ from monolith.training.graph.estimator import (
     NanLossError,
 )
 from monolith.training.hooks.interrupt import StopOnSignalHook
+from monolith.training.hooks.progress import ProgressLine
+from monolith.training.hooks.summaries import SummaryWriter
+from monolith.training.hooks.watch import WatchHook
 
 v1 = tf.compat.v1
 
@@ -153,6 +158,27 @@ class TestHookOrder:
         begun = [name for phase, name in events if phase == "begin"]
         assert begun == ["model's for the chief", "input", "nan loss", "model's"]
 
+    @pytest.mark.parametrize("among", ["training_hooks", "train"])
+    def test_where_a_hook_watches_nobody_else_does(self, events, tmp_path, among, caplog):
+        hook = WatchHook([SummaryWriter(tmp_path)])
+
+        def watched_model_fn(features, mode):
+            spec = recording_model_fn(events)(features, mode)
+            return spec if among == "train" else spec._replace(training_hooks=[hook])
+
+        with caplog.at_level(logging.INFO):
+            GraphEstimator(watched_model_fn, tmp_path).train(
+                input_fn_of(1), hooks=[hook] if among == "train" else None
+            )
+        begun = [name for phase, name in events if phase == "begin"]
+        assert not {"step counter", "log", "summary saver"} & set(begun)
+        assert "loss = " not in caplog.text
+
+    def test_a_hook_that_writes_no_summaries_leaves_them_to_the_loop(self, events, tmp_path):
+        GraphEstimator(model_fn, tmp_path).train(input_fn_of(1), hooks=[WatchHook([])])
+        begun = [name for phase, name in events if phase == "begin"]
+        assert begun == ["saver", "summary saver", "input", "nan loss"]
+
     def test_worker(self, events, monkeypatch, tmp_path):
         """A worker waits for the chief to initialize, and has none of the chief's hooks."""
         servers = {
@@ -208,6 +234,15 @@ class TestNanLoss:
         # No hook acts on the step that failed, and none takes it for a normal end.
         assert events[-1] == ("before_run", "caller's")
 
+    def test_gives_the_terminal_back(self, estimator):
+        terminal = Terminal(80, 8)
+        hook = WatchHook([ProgressLine(console=terminal.as_console())])
+        with pytest.raises(NanLossError):
+            estimator.train(input_fn_of(1, 2, math.nan), hooks=[hook])
+        assert terminal.scrolling_rows == 8
+        (line,) = terminal.lines
+        assert line.startswith("step 1")
+
     def test_training_goes_on_from_there(self, estimator):
         with pytest.raises(NanLossError):
             estimator.train(input_fn_of(1, 2, 3, math.nan))
@@ -243,6 +278,70 @@ class TestNanLoss:
 
         with pytest.raises(tf.errors.InvalidArgumentError, match="mine"):
             GraphEstimator(failing_model_fn, tmp_path).train(input_fn_of(math.inf))
+
+
+class TestBadData:
+    """The second file is broken, where the check of the first rows does not look."""
+
+    @pytest.fixture
+    def bad_csv(self, tmp_path):
+        (tmp_path / "1.csv").write_text("x\n" + "1\n" * 64)
+        (tmp_path / "2.csv").write_text("x\n" + "1\n" * 1500 + "two\n")
+        return data.csv(str(tmp_path / "*.csv"), [data.Label("x")], batch_size=64)
+
+    @staticmethod
+    def model_fn(features, mode):
+        loss = tf.reduce_sum(features["x"])
+        with tf.control_dependencies([loss]):
+            train_op = v1.assign_add(v1.train.get_global_step(), 1)
+        return GraphSpec(mode, predictions=features["x"], loss=loss, train_op=train_op)
+
+    def check(self, error, tmp_path):
+        path = str(tmp_path / "2.csv")
+        assert str(error.value).startswith(f"{path!r}, line 1502, column 'x' holds 'two'")
+        assert "\n" not in str(error.value)
+        assert isinstance(error.value.__cause__, tf.errors.OpError)
+
+    def test_training(self, tmp_path, bad_csv):
+        with pytest.raises(errors.DataError) as error:
+            GraphEstimator(self.model_fn, tmp_path / "model").train(bad_csv)
+        self.check(error, tmp_path)
+
+    def test_training_behind_a_prefetch_queue(self, tmp_path, bad_csv):
+        def prefetching_model_fn(features, mode):
+            features, queue = prefetch.enqueue_dicts_with_queue_return(features)
+            hooks = [prefetch.EnqueueHook(queue)]
+            return self.model_fn(features, mode)._replace(training_hooks=hooks)
+
+        with pytest.raises(errors.DataError) as error:
+            GraphEstimator(prefetching_model_fn, tmp_path / "model").train(bad_csv)
+        self.check(error, tmp_path)
+
+    def test_evaluation_and_prediction(self, tmp_path, bad_csv):
+        good = data.csv(str(tmp_path / "1.csv"), [data.Label("x")])
+        estimator = GraphEstimator(self.model_fn, tmp_path / "model").train(good)
+        with pytest.raises(errors.DataError) as error:
+            estimator.evaluate(bad_csv)
+        self.check(error, tmp_path)
+        with pytest.raises(errors.DataError) as error:
+            list(estimator.predict(bad_csv))
+        self.check(error, tmp_path)
+
+    def test_a_damaged_file_of_records(self, tmp_path):
+        path = str(tmp_path / "clicks.tfrecord")
+        feature = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0]))
+        example = tf.train.Example(features=tf.train.Features(feature={"x": feature}))
+        with tf.io.TFRecordWriter(path) as writer:
+            for _ in range(3000):
+                writer.write(example.SerializeToString())
+        reader = data.tfrecord(path, [data.Label("x")])
+        content = bytearray(pathlib.Path(path).read_bytes())
+        content[-7] ^= 1  # In the last record.
+        pathlib.Path(path).write_bytes(content)
+        with pytest.raises(errors.DataError) as error:
+            GraphEstimator(self.model_fn, tmp_path / "model").train(reader)
+        assert path in str(error.value)
+        assert "\n" not in str(error.value)
 
 
 class TestEmptyInput:

@@ -41,7 +41,6 @@ class TestMakeEvalOps:
             results.make_eval_ops(spec)
 
 
-@pytest.mark.usefixtures("graph_mode")
 @pytest.mark.parametrize(("name", "directory"), [(None, "eval"), ("day1", "eval_day1")])
 def test_summary_holds_single_numbers(tmp_path, name, directory):
     metrics = {"auc": np.float32(0.75), "many": np.zeros(3), "one": np.ones([1]), "global_step": 7}
@@ -53,6 +52,26 @@ def test_summary_holds_single_numbers(tmp_path, name, directory):
         for value in event.summary.value
     }
     assert written == {(7, "auc", 0.75), (7, "one", 1.0)}
+
+
+def test_summaries_of_the_same_second_are_all_there(tmp_path):
+    for step in range(5):
+        results.write_eval_summary(str(tmp_path), None, {"auc": 0.5, "global_step": step})
+    steps = [
+        event.step
+        for path in (tmp_path / "eval").iterdir()
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        if event.summary.value
+    ]
+    assert sorted(steps) == [0, 1, 2, 3, 4]
+
+
+def test_evaluation_of_a_model_that_cannot_be_written_to(tmp_path, caplog):
+    (tmp_path / "eval").touch()
+    with caplog.at_level("INFO"):
+        results.write_eval_summary(str(tmp_path), None, {"auc": 0.75, "global_step": 7})
+    assert f"Nothing can be written to {tmp_path}/eval" in caplog.text
+    assert "auc = 0.75" in caplog.text
 
 
 class TestSelectPredictions:

@@ -1,5 +1,6 @@
 """Checkpoints for which the workers rest, and the positions of their inputs."""
 
+import contextlib
 import logging
 import os
 import threading
@@ -354,36 +355,74 @@ class TestWorkerCkptHelper:
         assert read_and_save(str(tmp_path), step=11, first_hooks=[restored]) == [1]
 
 
+class TestAbsentWorkers:
+    def test_nobody_waits_for_them_at_the_barrier(self):
+        sleeps = []
+        barrier_op = barrier.BarrierOp(3)
+        listener = checkpoint_barrier.BarrierSaverListener(
+            barrier_op, is_absent=lambda index: index > 0, sleep=sleeps.append
+        )
+        with tf.compat.v1.train.MonitoredSession() as session:
+            listener.before_save(session, 10)
+        assert sleeps == []
+
+
 class TestInputPositionSaverListener:
     """In a training; see also `tests/training/tables/position_test.py`."""
 
+    @staticmethod
+    def save(model_dir, index, num_elements, step=10, ends_well=True):
+        """Reads and saves as one of two workers; returns what was read."""
+        with tf.Graph().as_default():
+            element, initialize = make_input()
+            helper = checkpoint_barrier.WorkerCkptHelper(str(model_dir), index, with_model=True)
+            basename = str(model_dir / "model.ckpt")
+            listener = helper.create_saver_listener(basename, 2) if index == 0 else None
+            callback = helper.create_save_iterator_callback()
+            hooks = [initialize, helper.create_restorer_hook()]
+            session_context = tf.compat.v1.train.SingularMonitoredSession(hooks=hooks)
+            with contextlib.suppress(KeyboardInterrupt), session_context as session:
+                read = [session.run(element).tolist() for _ in range(num_elements)]
+                info = ckpt_hooks_pb2.WorkerCkptInfo(global_step=step)
+                checkpoint_barrier.assign_ckpt_info(session.raw_session(), info)
+                callback(checkpoint_barrier.SAVE_ACTION, session.raw_session())
+                if listener is not None:
+                    listener.before_save(session.raw_session(), step)
+                    listener.after_save(session.raw_session(), step)
+                if not ends_well:
+                    raise KeyboardInterrupt
+        if listener is not None:
+            (model_dir / f"model.ckpt-{step}.index").touch()
+            (model_dir / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{step}"\n')
+        return read
+
     def test_positions_of_all_workers_go_into_the_checkpoint(self, tmp_path):
-        basename = str(tmp_path / "model.ckpt")
-
-        def save(index, num_elements):
-            """Reads and saves as one of two workers; returns what was read."""
-            with tf.Graph().as_default():
-                element, initialize = make_input()
-                helper = checkpoint_barrier.WorkerCkptHelper(str(tmp_path), index, with_model=True)
-                listener = helper.create_saver_listener(basename, 2) if index == 0 else None
-                callback = helper.create_save_iterator_callback()
-                hooks = [initialize, helper.create_restorer_hook()]
-                with tf.compat.v1.train.SingularMonitoredSession(hooks=hooks) as session:
-                    read = [session.run(element).tolist() for _ in range(num_elements)]
-                    info = ckpt_hooks_pb2.WorkerCkptInfo(global_step=10)
-                    checkpoint_barrier.assign_ckpt_info(session.raw_session(), info)
-                    callback(checkpoint_barrier.SAVE_ACTION, session.raw_session())
-                    if listener is not None:
-                        listener.before_save(session.raw_session(), 10)
-                        listener.after_save(session.raw_session(), 10)
-                return read
-
-        assert save(1, 3) == [0, 1, 2]
+        assert self.save(tmp_path, 1, 3) == [0, 1, 2]
         # Nobody has saved a model yet, so that position is none.
-        assert save(1, 2) == [0, 1]
-        assert save(0, 4) == [0, 1, 2, 3]
-        assert os.listdir(tmp_path) == ["model.ckpt-10.assets"]
-        (tmp_path / "model.ckpt-10.index").touch()
-        (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-10"\n')
-        assert save(1, 1) == [2]
-        assert save(0, 1) == [4]
+        assert self.save(tmp_path, 1, 2) == [0, 1]
+        assert self.save(tmp_path, 0, 4) == [0, 1, 2, 3]
+        assert sorted(path.name for path in tmp_path.glob("*input*")) == ["input_worker_1.last"]
+        assert self.save(tmp_path, 1, 1) == [2]
+        assert self.save(tmp_path, 0, 1) == [4]
+
+    def test_worker_that_has_ended_goes_on_at_its_end(self, tmp_path):
+        self.save(tmp_path, 1, 3)
+        self.save(tmp_path, 0, 1, step=10)
+        # Two checkpoints later it has still been there last.
+        self.save(tmp_path, 0, 1, step=20)
+        self.save(tmp_path, 0, 1, step=30)
+        assert self.save(tmp_path, 1, 1) == [3]
+
+    def test_worker_that_was_killed_goes_on_where_it_was_saved(self, tmp_path):
+        self.save(tmp_path, 1, 3, ends_well=False)
+        self.save(tmp_path, 0, 1, step=10)
+        assert not (tmp_path / "input_worker_1.last").exists()
+        self.save(tmp_path, 0, 1, step=20)
+        assert (tmp_path / "model.ckpt-20.assets" / "input_worker_1").exists()
+        assert self.save(tmp_path, 1, 1) == [3]
+
+    def test_worker_that_comes_again_takes_its_last_position_back(self, tmp_path):
+        self.save(tmp_path, 1, 3)
+        assert (tmp_path / "input_worker_1.last").exists()
+        self.save(tmp_path, 1, 1, ends_well=False)
+        assert not (tmp_path / "input_worker_1.last").exists()

@@ -69,6 +69,13 @@ class TestGetCurrentSession:
         newer.close()
         assert current_session.get_current_session() is None
 
+    def test_closed_session_that_nobody_ended_does_not_count(self):
+        session = tf.compat.v1.Session()
+        current_session.SetCurrentSessionHook().after_create_session(session, None)
+        assert current_session.get_current_session() is session
+        session.close()
+        assert current_session.get_current_session() is None
+
     def test_is_seen_by_other_threads(self):
         seen = []
         with open_session() as session:

@@ -93,7 +93,7 @@ class SyncHooksTest(tf.test.TestCase):
             creator = tf.compat.v1.train.ChiefSessionCreator(master=server.target)
             hooks = [restore, hook, chief_count]
             with tf.compat.v1.train.MonitoredSession(creator, hooks=hooks):
-                # A chief that is done before the worker has started waits for nobody.
+                # Without records of the members, a chief that is done first waits for nobody.
                 assert worker_started.wait(TIMEOUT_SEC)
 
         def worker_body():
@@ -241,3 +241,106 @@ class TestWaiting:
         lines = [record.getMessage() for record in caplog.records]
         # At 0, 60 and 120 seconds.
         assert lines.count("worker 1 waits for the chief to restore") == 3
+
+
+def make_others(**changes):
+    nothing = {
+        "check": lambda: None,
+        "has_left": lambda index: False,
+        "is_absent": lambda index: False,
+        "is_stopping": lambda: False,
+    }
+    return sync.Others(**{**nothing, **changes})
+
+
+class Gone(Exception):
+    pass
+
+
+def raise_gone():
+    raise Gone
+
+
+@pytest.mark.usefixtures("graph_mode")
+class TestOthers:
+    def test_chief_waits_for_a_worker_that_has_not_come_yet(self, caplog):
+        helper = sync.SyncHelper(3, is_chief=True, var_device=LOCAL)
+        left = {1}
+        others = make_others(has_left=lambda index: index in left)
+        waits = []
+
+        def sleep(seconds):
+            waits.append(seconds)
+            if len(waits) == 3:
+                left.add(2)
+
+        hook = sync.ChiefSyncHook(helper, others=others, sleep=sleep)
+        with (
+            caplog.at_level(logging.INFO, logger=sync.__name__),
+            tf.compat.v1.train.MonitoredSession() as session,
+        ):
+            # A worker that was killed has left its flag, but its successor is done.
+            helper.start_worker(session, 1)
+            hook.end(session)
+        assert len(waits) == 3
+        assert "the chief waits for workers [2] to finish" in caplog.text
+
+    def test_chief_that_was_told_to_end_does_not_wait_for_long(self, caplog):
+        helper = sync.SyncHelper(2, is_chief=True, var_device=LOCAL)
+        now_sec = [0.0]
+
+        def sleep(seconds):
+            now_sec[0] += seconds
+
+        hook = sync.ChiefSyncHook(
+            helper,
+            others=make_others(is_stopping=lambda: True),
+            clock=lambda: now_sec[0],
+            sleep=sleep,
+        )
+        with tf.compat.v1.train.MonitoredSession() as session:
+            hook.end(session)
+        assert now_sec[0] == 10
+        assert "workers [1] have not finished" in caplog.text
+
+    def test_nobody_waits_when_somebody_is_gone(self):
+        others = make_others(check=raise_gone)
+        helper = sync.SyncHelper(2, is_chief=True, var_device=LOCAL)
+        with tf.compat.v1.train.MonitoredSession() as session:
+            with pytest.raises(Gone):
+                sync.ChiefSyncHook(helper, others=others).end(session)
+            with pytest.raises(Gone):
+                sync.WorkerSyncHook(1, helper, others=others).after_create_session(session, None)
+
+    def test_flags_that_a_new_chief_has_not_made_yet(self, caplog):
+        server = tf.distribute.Server.create_local_server()
+        helper = sync.SyncHelper(2, is_chief=True, var_device=LOCAL)
+        init = tf.compat.v1.local_variables_initializer()
+        with tf.compat.v1.Session(server.target) as session:
+
+            def make_flags(seconds):
+                session.run(init)
+                helper.mark_restore_done(session)
+
+            hook = sync.WorkerSyncHook(1, helper, sleep=make_flags)
+            hook.end(session)
+            assert "worker 1 cannot tell the chief that it is done" in caplog.text
+            hook.after_create_session(session, None)
+            assert helper.get_alive_workers(session) == [1]
+
+    def test_parts_of_a_worker(self):
+        helper = sync.TrainingHooksHelper(True, 2, 1)
+        (first,), (last,) = helper.first_and_last_hooks
+        calls = []
+        (hook,) = helper.training_hooks
+        hook.after_create_session = lambda session, coord: calls.append("start")
+        hook.end = lambda session: calls.append("end")
+        for part in (first, last):
+            part.after_create_session(None, None)
+        assert calls == ["start"]
+        for part in (first, last):
+            part.end(None)
+        assert calls == ["start", "end"]
+
+    def test_chief_has_no_parts(self):
+        assert sync.TrainingHooksHelper(True, 2, 0).first_and_last_hooks == ([], [])

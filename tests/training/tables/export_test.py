@@ -1,10 +1,12 @@
 """Exports of tasks: which exporter there is, and what happens after a save."""
 
+import contextlib
 import os
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.serving import serving
 
 from monolith import errors
 from monolith.embedding import entry
@@ -13,9 +15,10 @@ from monolith.graph.export_mode import ExportMode
 from monolith.graph.mode_keys import ModeKeys
 from monolith.graph.signatures import ServingInputReceiver
 from monolith.native_training import cpu_training, feature, native_task
-from monolith.serving import export_state
-from monolith.serving.export import StandaloneExporter
+from monolith.serving import export_state, remote
+from monolith.serving.export import DistributedExporter, StandaloneExporter
 from monolith.serving.loading import import_saved_model
+from monolith.serving.server.config import ModelConfig
 from monolith.training.graph.estimator import GraphSpec
 from monolith.training.tables import export as cpu_export
 from monolith.training.tables import save as cpu_saving
@@ -111,6 +114,55 @@ def test_export_when_saving(tmp_path, native):
     assert rows.shape == (4, DIM)
 
 
+@pytest.fixture
+def parts():
+    """Serves the newest version of each part of a model, and calls the entry."""
+    with contextlib.ExitStack() as stack:
+
+        def call(base, num_ps, **inputs):
+            models = tuple(
+                ModelConfig(name=f"ps_{i}", base_path=os.path.join(base, f"ps_{i}"))
+                for i in range(num_ps)
+            )
+            server, _ = stack.enter_context(serving(base, models=models, rest_port=None))
+            address = f"127.0.0.1:{server.port}"
+            servers = {model.name: [address] for model in models}
+            client = remote.connect(servers, remote.RemoteConfig(timeout_ms=30_000))
+            stack.callback(remote.disconnect, client)
+            with import_saved_model(os.path.join(base, "entry"), output_name=None) as infer:
+                return infer(inputs)
+
+        yield call
+
+
+@pytest.mark.parametrize("num_ps", [0, 1, 2])
+@pytest.mark.parametrize("native", [True, False], ids=["native_multi_table", "merged_tables"])
+def test_export_in_parts_when_saving(tmp_path, parts, native, num_ps):
+    params = FeatureTask.params()
+    params.serving.export_mode = ExportMode.DISTRIBUTED  # The default.
+    conf = cpu_training.CpuTrainingConfig(
+        save_checkpoints_steps=1,
+        checkpoints_max_to_keep=1,
+        use_native_multi_hash_table=native,
+        num_ps=num_ps,
+    )
+    cpu_training.local_train_internal(params, conf, str(tmp_path), steps=2)
+    base = tmp_path / "exported_models"
+    names = ["entry", *(f"ps_{i}" for i in range(max(1, num_ps)))]
+    assert sorted(os.listdir(base)) == names
+    versions = set()
+    for name in names:
+        (entry_,) = export_state.get_export_saver_listener_state(str(base / name)).entries
+        assert entry_.global_step == 2
+        state, version = sorted(os.listdir(base / name), key=str.isdigit)
+        versions.add(version)
+        assert state == export_state.EXPORT_SAVER_LISTENER_STATE_FILE_NAME
+    assert len(versions) == 1
+    rows = parts(str(base), len(names) - 1, ids=[0, 7, 3], splits=[0, 1, 2, 3, 3])["embedding"]
+    np.testing.assert_array_equal(rows[:, 0], [-1.0, -0.5, 0.0, 0.0])
+    assert rows.shape == (4, DIM)
+
+
 def test_table_without_rows(tmp_path):
     params = FeatureTask.params()
     params.ids = [[], []]
@@ -128,9 +180,28 @@ class TestExporter:
         assert exporter._model_dir == str(tmp_path)
         assert exporter._export_dir_base == str(tmp_path / "exported")
 
-    def test_distributed_is_refused_with_a_way_out(self, tmp_path):
-        with pytest.raises(errors.ConfigError, match=r"set it to ExportMode\.STANDALONE, one mode"):
-            make_exporter(tmp_path, export_mode=ExportMode.DISTRIBUTED)
+    def test_distributed(self, tmp_path):
+        exporter = make_exporter(
+            tmp_path,
+            export_mode=ExportMode.DISTRIBUTED,
+            dense_only=True,
+            include_graphs=["entry"],
+            export_with_cleared_entry_devices=True,
+        )
+        assert type(exporter) is DistributedExporter
+        assert exporter._dense_only
+        assert exporter._clear_entry_devices
+        assert exporter._include_graphs == {"entry"}
+
+    @pytest.mark.parametrize("mode", [ExportMode.STANDALONE, ExportMode.DISTRIBUTED])
+    @pytest.mark.parametrize("setting", ["export_with_gpu_allowed", "with_remote_gpu"])
+    def test_gpus_are_refused(self, tmp_path, mode, setting):
+        with pytest.raises(errors.ConfigError, match=f"`serving.{setting}` asks for a model that"):
+            make_exporter(tmp_path, export_mode=mode, **{setting: True})
+
+    def test_one_model_has_no_entry(self, tmp_path):
+        with pytest.raises(errors.ConfigError, match="is for the entry of a model in parts"):
+            make_exporter(tmp_path, export_with_cleared_entry_devices=True)
 
     @pytest.mark.parametrize("mode", [ExportMode.NONE, "standalone"])
     def test_no_mode_to_export_in(self, tmp_path, mode):
@@ -177,7 +248,7 @@ class TestListeners:
 
     def test_training_that_cannot_export_does_not_start(self, tmp_path):
         params = FeatureTask.params()
-        params.serving.export_mode = ExportMode.DISTRIBUTED  # The default.
-        with pytest.raises(errors.ConfigError, match=r"set it to ExportMode\.STANDALONE"):
+        params.serving.with_remote_gpu = True
+        with pytest.raises(errors.ConfigError, match=r"leave it at False"):
             cpu_training.local_train(params, model_dir=str(tmp_path / "model"))
-        assert not os.path.exists(tmp_path / "model")
+        assert os.listdir(tmp_path / "model") == []

@@ -133,9 +133,9 @@ def test_get_req_time():
     ],
 )
 def test_names_of_tables(feature_to_slot, tables):
-    assert create._name_tables(feature_to_slot) == tables
+    assert create._name_tables(feature_to_slot, frozenset()) == tables
 
 
 def test_names_of_tables_must_differ():
     with pytest.raises(ValueError, match=r"Feature 'c' has the name of a slot .*rename the slot"):
-        create._name_tables({"a": "c", "b": "c", "c": "t"})
+        create._name_tables({"a": "c", "b": "c", "c": "t"}, frozenset())

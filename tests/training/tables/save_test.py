@@ -7,11 +7,13 @@ import pytest
 import tensorflow as tf
 
 from monolith.checkpoint import manifest
+from monolith.cluster import net
 from monolith.embedding import entry
 from monolith.embedding.features.slots import FeatureColumnV1, FeatureSlotConfig
 from monolith.graph.run_config import GraphRunConfig
 from monolith.model.task import NativeTask
 from monolith.training import cpu, estimator
+from monolith.training.controller import files as controller_files
 from monolith.training.graph.estimator import GraphEstimator, GraphSpec, ModeKeys
 from monolith.training.runner import RunnerConfig
 
@@ -153,3 +155,27 @@ def test_leftovers_of_a_killed_first_save_are_not_restored(tmp_path):
     train(tmp_path, 2)
     assert predict(tmp_path) == [2.0, 2.0, 2.0]
     assert not (tmp_path / "model.ckpt-4.assets").exists()
+
+
+class ReadAddressHook(tf.compat.v1.train.SessionRunHook):
+    """Reads where the controller is, while it runs."""
+
+    def __init__(self, model_dir):
+        self._model_dir = model_dir
+
+    def after_run(self, run_context, run_values):
+        self.address = controller_files.read_address(self._model_dir)
+        self.has_token = bool(controller_files.read_token(self._model_dir))
+
+
+@pytest.mark.parametrize(
+    ("settings", "host"),
+    [({}, "127.0.0.1"), ({"train.controller_host": "0.0.0.0"}, net.get_local_ip())],
+)
+def test_controller_listens_where_it_is_told_and_always_with_a_token(tmp_path, settings, host):
+    params = CountingTask.params().set(name="counting", **settings)
+    hook = ReadAddressHook(str(tmp_path))
+    config = cpu.CpuTrainingConfig()
+    cpu.local_train_internal(params, config, str(tmp_path), steps=1, user_hooks=[hook])
+    assert net.parse_address(hook.address)[0] == host
+    assert hook.has_token

@@ -1,0 +1,252 @@
+"""Ranks that have different amounts of data end together, and none of it is lost.
+
+The ranks of a synchronous job wait for each other in every step, so one whose data has ended must
+not just leave. `EofAwareTask` wraps a task: its input says of each batch whether it is the last,
+the ranks tell each other in every step, and training ends when all have had their last. Until then
+a rank without data
+
+- keeps the others company in their steps, if these have collectives: it repeats its last batch,
+  and averages of gradients leave it out (`monolith.graph.collectives.leave_out_idle`);
+- waits, if steps have none.
+
+Example:
+    >>> dataset = mark_last(tf.data.Dataset.range(3))
+    >>> [(int(x), bool(last), bool(idle)) for x, last, idle in dataset.take(5)]
+    [(0, False, False), (1, False, False), (2, True, False), (2, True, True), (2, True, True)]
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from monolith import errors
+from monolith.graph import collectives
+from monolith.graph.mode_keys import ModeKeys
+from monolith.model.task import NativeContext, NativeTask
+
+# What ops of collectives are called, of the libraries that there are.
+_COLLECTIVE_OPS = ("Collective", "Horovod", "Byteps", "BytePS")
+
+
+def mark_last(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the elements, each with whether it is the last, and whether it is a repetition.
+
+    A dataset that is not empty does not end any more: its last element is repeated.
+    """
+    spec = dataset.element_spec
+    # As plain tensors: TensorFlow cannot carry ragged ones from element to element.
+    filler = _flatten(_make_filler(spec))
+    end = tf.data.Dataset.from_tensors((filler, True)).repeat()
+    marked = dataset.map(lambda *parts: (_flatten(_join(parts)), False)).concatenate(end)
+    # State: the element to give next, whether there is one, and whether it was given as the last.
+    start = (filler, False, False)
+
+    def give_previous(state: Any, following: Any) -> Any:
+        element, is_there, is_ended = state
+        next_element, is_end = following
+        given = (element, is_end, is_ended)
+        kept = tuple(
+            tf.cond(is_end, lambda old=old: old, lambda new=new: new)
+            for old, new in zip(element, next_element, strict=True)
+        )
+        # Nothing is there before the first element; an empty dataset has nothing at all.
+        next_state = (kept, tf.logical_or(is_there, tf.logical_not(is_end)), is_end)
+        return next_state, (given, is_there, tf.logical_and(is_end, tf.logical_not(is_there)))
+
+    scanned = marked.scan(start, give_previous)
+    found = scanned.take_while(lambda given, is_there, is_empty: tf.logical_not(is_empty))
+    found = found.filter(lambda given, is_there, is_empty: is_there)
+
+    def pack(given: Any, is_there: tf.Tensor, is_empty: tf.Tensor) -> Any:
+        flat, is_last, is_idle = given
+        element = tf.nest.pack_sequence_as(spec, flat, expand_composites=True)
+        return element, is_last, is_idle
+
+    return found.map(pack)
+
+
+class EofAwareTask(NativeTask):
+    """A task whose ranks end together; otherwise it is the task that it wraps.
+
+    In a job of one rank whose input is its own there is nothing to do, and nothing is done.
+
+    Args:
+        task: The task.
+        use_dataservice: Whether the input comes from a data service, whose readers get what is
+            left when they ask; the end of the input is looked for then even with one rank.
+    """
+
+    EOF_KEY = "__EofAwareTask_eof"
+    INPUT_FN_WRAPPER_KEY = "wrapped"
+    _IDLE_KEY = "__EofAwareTask_idle"
+
+    def __init__(self, task: NativeTask, use_dataservice: bool = False) -> None:
+        super().__init__(task.p)
+        self._task = task
+        self._use_dataservice = use_dataservice
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_task":  # Before it is set, as while it is unpickled.
+            raise AttributeError(name)
+        return getattr(self._task, name)
+
+    @property
+    def ctx(self) -> NativeContext:
+        return self._task.ctx
+
+    def create_input_fn(self, mode: str) -> Callable[..., Any]:
+        input_fn = self._task.create_input_fn(mode)
+        is_wrapped = getattr(input_fn, self.INPUT_FN_WRAPPER_KEY, False)
+        if mode != ModeKeys.TRAIN or is_wrapped or not self._is_needed():
+            return input_fn
+
+        @functools.wraps(input_fn)
+        def wrapped(*args: Any, **kwargs: Any) -> tf.data.Dataset:
+            dataset = input_fn(*args, **kwargs)
+            if not isinstance(dataset, tf.data.Dataset):
+                raise errors.ConfigError(
+                    f"The input of {type(self._task).__name__} must be a tf.data.Dataset for ranks "
+                    f"to end together, got {type(dataset).__name__}."
+                )
+            return mark_last(dataset).map(self._add_flags)
+
+        setattr(wrapped, self.INPUT_FN_WRAPPER_KEY, True)
+        return wrapped
+
+    def create_model_fn(self) -> Callable[..., Any]:
+        model_fn = self._task.create_model_fn()
+
+        @functools.wraps(model_fn)
+        def wrapped(features: Any, *args: Any, **kwargs: Any) -> Any:
+            features, is_last, is_idle = self._split_flags(features)
+            if is_last is None:
+                return model_fn(features, *args, **kwargs)
+            tf.compat.v1.add_to_collection(self.EOF_KEY, is_last)
+            if collectives.size() > 1:
+                tf.compat.v1.add_to_collection(collectives.IDLE, is_idle)
+            spec = model_fn(features, *args, **kwargs)
+            hook = EofHook(is_last, [spec.train_op, spec.loss])
+            return spec._replace(training_hooks=(hook, *(spec.training_hooks or ())))
+
+        return wrapped
+
+    def create_serving_input_receiver_fn(self) -> Callable[[], Any] | None:
+        return self._task.create_serving_input_receiver_fn()
+
+    def _is_needed(self) -> bool:
+        return self._use_dataservice or collectives.size() > 1
+
+    def _add_flags(self, features: Any, is_last: tf.Tensor, is_idle: tf.Tensor) -> dict[str, Any]:
+        if isinstance(features, dict):
+            return {**features, self.EOF_KEY: is_last, self._IDLE_KEY: is_idle}
+        return {"1": features, "2": is_last, self._IDLE_KEY: is_idle}
+
+    def _split_flags(self, features: Any) -> tuple[Any, Any, Any]:
+        if not isinstance(features, dict) or self._IDLE_KEY not in features:
+            return features, None, None
+        rest = dict(features)
+        is_idle = rest.pop(self._IDLE_KEY)
+        if self.EOF_KEY in rest:
+            is_last = rest.pop(self.EOF_KEY)
+            return rest, is_last, is_idle
+        return rest["1"], rest["2"], is_idle
+
+
+class EofHook(tf.compat.v1.train.SessionRunHook):
+    """Ends training when all ranks have had their last batch.
+
+    Args:
+        is_last: Whether the batch of the step is the last of this rank.
+        step: What a step runs, to see whether there are collectives in it.
+    """
+
+    def __init__(self, is_last: tf.Tensor, step: list[Any]) -> None:
+        self._is_last = is_last
+        self._step = step
+        self._fed: tf.Tensor | None = None
+        self._all: tf.Tensor | None = None
+        self._must_accompany = False
+
+    def begin(self) -> None:
+        self._must_accompany = has_collectives(self._step)
+        # Fed by a rank that is done, and does not read any more.
+        self._fed = tf.compat.v1.placeholder_with_default(tf.reshape(self._is_last, [1]), [1])
+        self._all = collectives.allgather(tf.cast(self._fed, tf.int32), name="eof_of_all_ranks")
+
+    def before_run(
+        self, run_context: tf.compat.v1.train.SessionRunContext
+    ) -> tf.compat.v1.train.SessionRunArgs:
+        return tf.compat.v1.train.SessionRunArgs([self._is_last, self._all])
+
+    def after_run(
+        self,
+        run_context: tf.compat.v1.train.SessionRunContext,
+        run_values: tf.compat.v1.train.SessionRunValues,
+    ) -> None:
+        is_last, ended = run_values.results
+        if is_last and not self._must_accompany:
+            while not ended.all():
+                ended = run_context.session.run(self._all, {self._fed: [True]})
+        if ended.all():
+            run_context.request_stop()
+
+
+def has_collectives(fetches: list[Any]) -> bool:
+    """Returns whether running some ops or tensors takes all ranks."""
+    pending = [getattr(fetch, "op", fetch) for fetch in tf.nest.flatten(fetches)]
+    seen = set()
+    while pending:
+        op = pending.pop()
+        if op is None or op in seen:
+            continue
+        if op.type.startswith(_COLLECTIVE_OPS):
+            return True
+        seen.add(op)
+        pending += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+    return False
+
+
+def _join(parts: tuple[Any, ...]) -> Any:
+    """Undoes that `map` hands the parts of a tuple to a function as its arguments."""
+    return parts[0] if len(parts) == 1 else parts
+
+
+def _flatten(element: Any) -> tuple[tf.Tensor, ...]:
+    return tuple(tf.nest.flatten(element, expand_composites=True))
+
+
+def _make_filler(spec: Any) -> Any:
+    """Returns an element that looks like those of a dataset and has nothing in it."""
+
+    def make(part: Any) -> Any:
+        if isinstance(part, tf.TensorSpec):
+            shape = [size or 0 for size in part.shape] if part.shape.rank is not None else []
+            return tf.zeros(shape, part.dtype)
+        if isinstance(part, tf.RaggedTensorSpec):
+            return _make_ragged(part)
+        if isinstance(part, tf.SparseTensorSpec):
+            rank = part.shape.rank or 1
+            dense_shape = [size or 0 for size in part.shape]
+            return tf.SparseTensor(
+                tf.zeros([0, rank], tf.int64), tf.zeros([0], part.dtype), dense_shape or [0]
+            )
+        raise errors.ConfigError(
+            f"Batches with a part of type {type(part).__name__} cannot be looked ahead at; give "
+            "tensors, ragged tensors or sparse tensors."
+        )
+
+    return tf.nest.map_structure(make, spec)
+
+
+def _make_ragged(spec: tf.RaggedTensorSpec) -> tf.RaggedTensor:
+    flat_shape = [0, *spec.shape[spec.ragged_rank + 1 :]]
+    values = tf.zeros([size or 0 for size in flat_shape], spec.dtype)
+    num_rows = spec.shape[0] or 0
+    for depth in reversed(range(spec.ragged_rank)):
+        count = num_rows if depth == 0 else 0
+        values = tf.RaggedTensor.from_row_splits(
+            values, tf.zeros([count + 1], spec.row_splits_dtype), validate=False
+        )
+    return values

@@ -1,0 +1,541 @@
+"""Trains, evaluates, predicts with and exports an `ml.Model`: what users know as `ml.Estimator`.
+
+It stands on `monolith.training.estimator`, which is for models in the original system's form.
+
+Example:
+    >>> import monolith as ml
+    >>> class Clicks(ml.Model):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.embed = ml.Embedding("user", dim=4)
+    ...         self.mlp = ml.MLP([8, 1])
+    ...     def call(self, batch):
+    ...         return ml.BinaryHead("click", self.mlp(self.embed(batch)), batch.get("click"))
+    >>> def data():
+    ...     columns = {"user": [1, 2, 1, 2], "click": [1.0, 0.0, 1.0, 0.0]}
+    ...     return tf.data.Dataset.from_tensor_slices(columns).batch(4)
+    >>> estimator = ModelEstimator(Clicks(), "clicks", ml.Adagrad(0.1), progress=False)
+    >>> estimator.train(data, epochs=30).evaluate(data)["click_auc"] > 0.99
+    True
+    >>> [round(p["click"]) for p in estimator.predict(data)]
+    [1, 0, 1, 0]
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from monolith import errors
+from monolith.checkpoint.changed_model import OnChange
+from monolith.checkpoint.paths import SaveHelper
+from monolith.core import directories
+from monolith.embedding import optimizers
+from monolith.graph import quiet
+from monolith.graph.spec import Hook
+from monolith.model.model import (
+    MADE_EAGERLY,
+    Data,
+    Model,
+    ModelTask,
+    inspect,
+)
+from monolith.training.config.run import RunConfig
+from monolith.training.estimator import Estimator
+from monolith.training.hooks.evaluation import EvaluationHook
+from monolith.training.hooks.progress import ProgressLine
+from monolith.training.hooks.summaries import SummaryWriter
+from monolith.training.hooks.watch import Reporter, WatchHook
+from monolith.training.launch import cluster
+from monolith.training.launch.work import ModelWork, Repeated
+from monolith.training.tables import save
+
+DEFAULT_OPTIMIZER = optimizers.Adagrad(0.02)
+
+
+class ModelEstimator:
+    """A model, a directory for what it learns, and how it learns.
+
+    Data is a function that returns a `tf.data.Dataset` of dicts, columns by name, or a reader such
+    as `ml.data.csv`. Every call continues from, or uses, the last checkpoint of the directory, also
+    in another program, on another day, and with a model that has changed in between.
+
+    With `num_workers` of the settings above 1, training runs in processes of their own: so many
+    workers, which divide the data, and `num_ps` parameter servers. They get the model and the data
+    by import, or, what the program itself defines, as a pickle. All else happens in this process.
+
+    Args:
+        model: The model.
+        model_dir: Directory of checkpoints and summaries. None: one of this user alone below the
+            temporary directory, named after the model.
+        optimizer: Of the dense variables, and of embeddings that have none of their own.
+        clip_norm: Limit of the norm of all gradients; None: no limit.
+        config: Further settings.
+        progress: Whether training and evaluation show how they are getting on: one line on a
+            terminal, a line now and then in a log.
+
+    Raises:
+        ConfigError: A setting is out of its range, or the directory cannot be written.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        model_dir: str | os.PathLike[str] | None = None,
+        optimizer: Any = DEFAULT_OPTIMIZER,
+        *,
+        clip_norm: float | None = None,
+        config: RunConfig | None = None,
+        progress: bool = True,
+    ) -> None:
+        if not isinstance(model, Model):
+            hint = "an instance, as in Ranking()" if isinstance(model, type) else "an ml.Model"
+            raise errors.ConfigError(f"An Estimator needs {hint}; got {model!r}.")
+        optimizers.to_dense_optimizer(optimizer)  # Here, where the traceback shows who wrote it.
+        if clip_norm is not None and not clip_norm > 0:
+            raise errors.ConfigError(f"`clip_norm` must be positive, got {clip_norm!r}.")
+        self._model = model
+        self._optimizer = optimizer
+        self._clip_norm = clip_norm
+        self._has_default_dir = not model_dir and not (config and config.model_dir)
+        config = _make_config(config, model_dir, model.name)
+        self._cluster = (config.num_ps, config.num_workers) if config.num_workers > 1 else None
+        if self._cluster is not None:
+            _check_cluster(config)
+            # What is not training happens here; how many servers wrote a checkpoint is the same.
+            config = dataclasses.replace(config, num_ps=0, num_workers=1)
+        self._config = config
+        self._progress = progress
+        self._data: Data | None = None
+
+    @property
+    def model(self) -> Model:
+        """The model."""
+        return self._model
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings."""
+        return self._config
+
+    @property
+    def model_dir(self) -> str:
+        """Directory of checkpoints and summaries."""
+        return self._config.model_dir
+
+    def train(
+        self,
+        data: Any,
+        *,
+        epochs: int = 1,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        restore_what_fits: bool = False,
+        hooks: Sequence[Hook] | None = None,
+    ) -> "ModelEstimator":
+        """Trains until the data has been read `epochs` times, or for some steps.
+
+        Data that an earlier call, or an earlier program, has not read to its end goes on where the
+        last checkpoint was saved; any other data starts at its beginning.
+
+        Args:
+            data: The data.
+            epochs: How often it is read.
+            steps: How many batches to train on, if the data does not end before.
+            max_steps: The same, counted from the first step ever; nothing happens if the last
+                checkpoint is there.
+            restore_what_fits: Whether to go on with a network that has changed since the last
+                checkpoint: variables that are new, or have another shape, start anew then, instead
+                of being refused. Tables whose optimizer has changed keep their weights, those of
+                another dim start without rows; all others go on either way.
+            hooks: Hooks of the session.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            ConfigError: The model does not fit the data, or a limit is not positive; or training
+                has several workers and what they need cannot be pickled.
+            DataError: The data cannot be read.
+            JobError: Training has several workers and has failed.
+            KeyboardInterrupt: Ctrl-C has stopped the training, which is saved.
+            SystemExit: SIGTERM has stopped the training, which is saved.
+        """
+        check_count("epochs", epochs)
+        read = check_data(data)
+        if self._cluster is not None:
+            made = make_work(
+                self, read, epochs=epochs, restore_what_fits=restore_what_fits, hooks=hooks or ()
+            )
+            self._train_on_cluster(made, steps, max_steps)
+            return self
+        repeated = read if epochs == 1 else Repeated(read, epochs)
+        with _graph():
+            task = self._make_task(repeated)
+            if restore_what_fits:
+                task.p.train.changed_model = OnChange.KEEP_WHAT_FITS
+            estimator = Estimator(task, self._config)
+            save.prepare_model_dir(self.model_dir, task.p)
+            # The wish is granted once: what is evaluated from now on is what this training saves.
+            estimator.go_back()
+            self._config = dataclasses.replace(self._config, restore_ckpt=None)
+            estimator.train(
+                steps=steps,
+                max_steps=max_steps,
+                hooks=[self._make_watch(steps, max_steps), *(hooks or ())],
+            )
+        return self
+
+    def evaluate(
+        self, data: Any, *, steps: int | None = None, hooks: Sequence[Hook] | None = None
+    ) -> dict[str, float]:
+        """Returns the metrics of each head over the data.
+
+        Args:
+            data: The data; never remembered, always read from its beginning.
+            steps: How many batches; None takes all.
+            hooks: Hooks of the session.
+
+        Returns:
+            "<head>_auc" of a `BinaryHead`, "<head>_accuracy" of a `SoftmaxHead`, "<head>_mse" of
+            a `RegressionHead`; "loss", the mean over the batches; and "global_step".
+
+        Raises:
+            ConfigError: Nothing was trained yet, or the model does not fit the data.
+        """
+        with _graph():
+            shown = [EvaluationHook(steps)] if self._progress else []
+            return self._open(check_data(data)).compute_metrics(steps, [*shown, *(hooks or ())])
+
+    def train_and_evaluate(
+        self,
+        data: Any,
+        eval_data: Any,
+        *,
+        epochs: int = 1,
+        every_steps: int | None = None,
+        restore_what_fits: bool = False,
+    ) -> list[dict[str, float]]:
+        """Trains and evaluates in turns.
+
+        Args:
+            data: What to train on.
+            eval_data: What to evaluate on, after each epoch, or as `every_steps` says.
+            epochs: How often `data` is read.
+            every_steps: If given, evaluates after so many steps, and at the end of the data.
+            restore_what_fits: As in `train`.
+
+        Returns:
+            The metrics of each evaluation, the oldest first.
+        """
+        if every_steps is not None:
+            check_count("every_steps", every_steps)
+            if self._cluster is not None:
+                raise errors.ConfigError(
+                    f"`every_steps` is {every_steps}, but training has {self._cluster[1]} workers "
+                    "in processes of their own, which do not stop to evaluate; leave it out to "
+                    "evaluate after each epoch, or leave `num_workers` at 1."
+                )
+            return self._evaluate_saves(
+                data, eval_data, every_steps, epochs=epochs, restore_what_fits=restore_what_fits
+            )
+        check_count("epochs", epochs)
+        history = []
+        for _ in range(epochs):
+            self.train(data, restore_what_fits=restore_what_fits)
+            history.append(self.evaluate(eval_data))
+        return history
+
+    def _evaluate_saves(
+        self, data: Any, eval_data: Any, every_steps: int, **settings: Any
+    ) -> list[dict[str, float]]:
+        history: list[dict[str, float]] = []
+
+        def evaluate() -> None:
+            step = SaveHelper.get_global_step_value(self._find_checkpoint())
+            if not history or history[-1]["global_step"] != step:
+                history.append(self.evaluate(eval_data))
+
+        kept = self._config
+        self._config = dataclasses.replace(kept, save_checkpoints_steps=every_steps)
+        try:
+            self.train(data, hooks=[_EveryStepsHook(every_steps, evaluate)], **settings)
+        finally:
+            self._config = dataclasses.replace(
+                self._config, save_checkpoints_steps=kept.save_checkpoints_steps
+            )
+        evaluate()
+        return history
+
+    def predict(
+        self,
+        data: Any,
+        *,
+        hooks: Sequence[Hook] | None = None,
+        checkpoint_path: str | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Returns a generator of predictions, for each example a dict by head.
+
+        Args:
+            data: The data; labels are not needed.
+            hooks: Hooks of the session.
+            checkpoint_path: What to predict with; None takes the last checkpoint.
+
+        Raises:
+            ConfigError: Nothing was trained yet, or the model does not fit the data.
+        """
+        with _graph():
+            predictions = self._open(check_data(data)).predict(
+                hooks=list(hooks or ()), checkpoint_path=checkpoint_path
+            )
+        return _quietly(predictions)
+
+    def export(self, directory: str | os.PathLike[str] | None = None, *, data: Any = None) -> str:
+        """Writes the last checkpoint as a SavedModel with all rows in it, for serving.
+
+        `ml.load` calls it from Python. It is fed with the columns that the model reads, by name;
+        those that it asks for with `batch.get` are left out.
+
+        Args:
+            directory: Where versions of the model go, each named after the time; None:
+                `exported_models` of the model directory.
+            data: What says which columns there are, and of which types, if this estimator has not
+                seen any yet.
+
+        Returns:
+            The directory of the new version.
+
+        Raises:
+            ConfigError: Nothing was trained yet, or the directory cannot be written.
+        """
+        with _graph():
+            estimator = self._open_for_export("export", directory, data)
+            return os.fsdecode(estimator.export_saved_model(batch_size=0))
+
+    def export_parts(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        data: Any = None,
+        dense_only: bool = False,
+    ) -> dict[str, str]:
+        """Writes the last checkpoint in parts, for tables that one server cannot hold.
+
+        `entry` is the network, and asks `ps_0`, `ps_1` and so on for rows: as many as there were
+        parameter servers in training, at least one. docs/serving.md says how they are served.
+
+        Args:
+            directory: Where the parts go, each to a directory of its own with all its versions;
+                None: `exported_models` of the model directory.
+            data: As in `export`.
+            dense_only: Whether only the entry is written; servers keep the rows that they have.
+
+        Returns:
+            The directory of the new version of each part.
+
+        Raises:
+            ConfigError: As in `export`.
+        """
+        with _graph():
+            estimator = self._open_for_export("export_parts", directory, data)
+            export_dirs = estimator.export_parts(batch_size=0, dense_only=dense_only)
+            return {part: os.fsdecode(path) for part, path in export_dirs.items()}
+
+    def latest_checkpoint(self) -> str | None:
+        """Returns the prefix of the last checkpoint, None if there is none."""
+        return tf.train.latest_checkpoint(self.model_dir)
+
+    def get_variable_names(self) -> list[str]:
+        """Returns the names of all dense variables in the last checkpoint."""
+        return [name for name, _ in tf.train.list_variables(self._find_checkpoint())]
+
+    def get_variable_value(self, name: str) -> np.ndarray:
+        """Returns the value of a dense variable in the last checkpoint."""
+        return tf.train.load_variable(self._find_checkpoint(), name)
+
+    def _train_on_cluster(self, made: ModelWork, steps: int | None, max_steps: int | None) -> None:
+        if steps is not None and max_steps is not None:
+            raise errors.ConfigError("Can not provide both steps and max_steps.")
+        for name, value in (("steps", steps), ("max_steps", max_steps)):
+            if value is not None:
+                check_count(name, value)
+        with _graph():
+            # Before any process is started: a model that does not fit its data is refused here.
+            self._data = made.data
+            task = made.make_model("worker")
+            estimator = Estimator(task, self._config)
+            save.prepare_model_dir(self.model_dir, task.p)
+            estimator.go_back()
+            self._config = dataclasses.replace(self._config, restore_ckpt=None)
+            if max_steps is not None and estimator.get_step() >= max_steps:
+                return
+        made.steps, made.max_steps = steps, max_steps
+        # All of it was done above, once.
+        made.config = dataclasses.replace(made.config, restore_dir=None, restore_ckpt=None)
+        assert self._cluster is not None
+        num_ps, num_workers = self._cluster
+        cluster.train_on_cluster(
+            made,
+            num_ps=num_ps,
+            num_workers=num_workers,
+            model_dir=os.path.abspath(self.model_dir),
+            progress=self._progress,
+        )
+
+    def _find_checkpoint(self) -> str:
+        checkpoint = self.latest_checkpoint()
+        if checkpoint is None:
+            raise errors.ConfigError(f"There is no checkpoint in {self.model_dir}; train first.")
+        return checkpoint
+
+    def _make_watch(self, steps: int | None, max_steps: int | None) -> WatchHook:
+        """Returns the hook that shows how a training is getting on, and writes it down."""
+        reporters: list[Reporter] = [SummaryWriter(self.model_dir)]
+        if self._progress:
+            reporters.append(ProgressLine(max_steps, steps=steps))
+        rate = getattr(self._optimizer, "learning_rate", None)
+        return WatchHook(reporters, learning_rates={"dense": rate})
+
+    def _open(self, data: Data) -> Estimator:
+        """Returns an estimator of the model over `data`."""
+        return Estimator(self._make_task(data), self._config)
+
+    def _open_for_export(
+        self, method: str, directory: str | os.PathLike[str] | None, data: Any
+    ) -> Estimator:
+        """Returns an estimator that exports models with their rows in them."""
+        if data is not None:
+            self._data = check_data(data)
+        if self._data is None:
+            raise errors.ConfigError(
+                "An export must know the columns of the data: train, evaluate or predict before, "
+                f"or give {method}(data=...); no batch of it is read."
+            )
+        task = self._make_task(self._data)
+        task.p.serving.shared_embedding = False
+        if directory is not None:
+            task.p.serving.export_dir_base = os.path.abspath(directory)
+        return Estimator(task, self._config)
+
+    def _make_task(self, data: Data) -> ModelTask:
+        self._data = data
+        found = inspect(self._model, data)
+        return ModelTask(self._model, data, self._optimizer, self._clip_norm, found)
+
+
+class _EveryStepsHook(tf.compat.v1.train.SessionRunHook):
+    """Calls a function after every so many steps; what is saved then is saved before."""
+
+    def __init__(self, every_steps: int, call: Callable[[], None]) -> None:
+        self._every_steps = every_steps
+        self._call = call
+        self._num_steps = 0
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self._num_steps += 1
+        if self._num_steps % self._every_steps == 0:
+            self._call()
+
+
+def make_work(
+    estimator: ModelEstimator,
+    data: Any,
+    *,
+    epochs: int = 1,
+    restore_what_fits: bool = False,
+    hooks: Sequence[Hook] = (),
+) -> ModelWork:
+    """Returns a training as other processes can have it; for who starts them.
+
+    Args:
+        estimator: Model, optimizer and settings.
+        data: What to train on.
+        epochs: How often it is read.
+        restore_what_fits: As in `ModelEstimator.train`.
+        hooks: Hooks of all workers.
+    """
+    config = estimator._config
+    num_ps, num_workers = estimator._cluster or (config.num_ps, config.num_workers)
+    config = dataclasses.replace(config, is_local=False, num_ps=num_ps, num_workers=num_workers)
+    if estimator._has_default_dir:
+        config.model_dir = ""
+    return ModelWork(
+        model=estimator._model,
+        data=check_data(data),
+        optimizer=estimator._optimizer,
+        clip_norm=estimator._clip_norm,
+        epochs=epochs,
+        restore_what_fits=restore_what_fits,
+        hooks=hooks,
+        config=config,
+    )
+
+
+def check_count(name: str, value: Any) -> None:
+    """Refuses what is not a positive int.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise errors.ConfigError(f"`{name}` must be a positive int, got {value!r}.")
+
+
+def check_data(data: Any) -> Data:
+    """Refuses what no data can be read from.
+
+    Raises:
+        ConfigError: It is no function and no reader.
+    """
+    if isinstance(data, tf.data.Dataset):
+        raise errors.ConfigError(MADE_EAGERLY)
+    if not callable(data):
+        raise errors.ConfigError(
+            "Data is a function that returns a tf.data.Dataset of dicts, or a reader such as "
+            f"ml.data.csv('day1/*.csv', schema); got {data!r}."
+        )
+    return data
+
+
+def _make_config(config: RunConfig | None, model_dir: Any, name: str) -> RunConfig:
+    config = RunConfig() if config is None else config
+    if not isinstance(config, RunConfig):
+        raise errors.ConfigError(f"`config` must be an ml.RunConfig, got {config!r}.")
+    directory = "" if model_dir is None else os.fspath(model_dir)
+    if directory and config.model_dir and directory != config.model_dir:
+        raise errors.ConfigError(
+            f"There are two model directories, {directory!r} and, in the config, "
+            f"{config.model_dir!r}; give one."
+        )
+    directory = directory or config.model_dir or directories.make_default_model_dir(name)
+    changes: dict[str, Any] = {"is_local": True, "model_dir": directory}
+    if config.enable_alias_map_auto_gen is None:
+        # `restore_what_fits` says what becomes of variables with other names.
+        changes["enable_alias_map_auto_gen"] = False
+    return dataclasses.replace(config, **changes)
+
+
+def _check_cluster(config: RunConfig) -> None:
+    for name in ("num_ps", "num_workers"):
+        check_count(name, getattr(config, name))
+
+
+@contextlib.contextmanager
+def _graph() -> Iterator[None]:
+    """Makes a graph the current one, since programs run eagerly and training does not."""
+    with tf.Graph().as_default(), quiet.quiet_tensorflow():
+        yield
+
+
+def _quietly(predictions: Iterator[Any]) -> Iterator[Any]:
+    while True:
+        with quiet.quiet_tensorflow():
+            try:
+                prediction = next(predictions)
+            except StopIteration:
+                return
+        yield prediction

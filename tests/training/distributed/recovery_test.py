@@ -1,0 +1,177 @@
+"""Whether a worker that has lost a member tries again; see also the tests with processes."""
+
+import pytest
+import tensorflow as tf
+
+from monolith.cluster import heartbeat
+from monolith.cluster.discovery_file import FileServiceDiscovery
+from monolith.cluster.members import MemberConflictError, Membership, MemberState
+from monolith.training.config.job import DistributedCpuTrainingConfig
+from monolith.training.distributed import plan, recovery
+from monolith.training.distributed.plan import JobPlan
+
+ERROR = tf.errors.UnavailableError(None, None, "Connection reset\nand more")
+TASK = {"type": "worker", "index": 0}
+
+
+@pytest.fixture(autouse=True)
+def _stop_heartbeats():
+    yield
+    heartbeat._stop_all()
+
+
+@pytest.fixture
+def worker(tmp_path):
+    worker = Membership(str(tmp_path), "worker", 1, "w:1", details={plan.RUN: "r"})
+    worker.join()
+    return worker
+
+
+@pytest.fixture
+def chief(tmp_path):
+    chief = Membership(str(tmp_path), "worker", 0, "c:1", details={plan.RUN: "r"})
+    chief.join()
+    return chief
+
+
+def make_cluster(*ps):
+    return {"chief": ["c:1"], "worker": ["w:1"], "ps": list(ps)}, TASK
+
+
+def make_retries(worker, clusters, **settings):
+    """Retries that find one cluster after the other, and the seconds that they have slept."""
+    config = DistributedCpuTrainingConfig(index=1, num_workers=2, **settings)
+    found, slept = iter(clusters), []
+    retries = recovery.Retries(config, lambda: next(found), worker, sleep=slept.append)
+    return retries, slept
+
+
+class TestRetries:
+    def test_same_members_as_often_as_it_takes(self, worker):
+        cluster = make_cluster("a:1")
+        retries, slept = make_retries(worker, [cluster] * 21, retry_wait_in_secs=7)
+        used = retries.find_cluster()
+        for _ in range(20):
+            assert retries.wait_for_cluster(ERROR, used) is used
+        assert slept == [7] * 20
+        record = worker.record
+        assert (record.state, record.message) == (MemberState.WAITING, "Connection reset")
+
+    def test_other_members_count(self, worker):
+        clusters = [make_cluster(f"{name}:1") for name in "abcd"]
+        retries, _ = make_retries(worker, clusters, max_retry_times=2)
+        used = retries.find_cluster()
+        used = retries.wait_for_cluster(ERROR, used)
+        assert used == clusters[1]
+        used = retries.wait_for_cluster(ERROR, used)
+        with pytest.raises(tf.errors.UnavailableError):
+            retries.wait_for_cluster(ERROR, used)
+
+    @pytest.mark.parametrize(
+        ("settings", "allowed"),
+        [({}, 0), ({"partial_recovery": True}, 6), ({"max_retry_times": 1}, 1)],
+    )
+    def test_how_many(self, worker, settings, allowed):
+        clusters = [make_cluster(f"host{i}:1") for i in range(allowed + 2)]
+        retries, _ = make_retries(worker, clusters, **settings)
+        used = retries.find_cluster()
+        for _ in range(allowed):
+            used = retries.wait_for_cluster(ERROR, used)
+        with pytest.raises(tf.errors.UnavailableError):
+            retries.wait_for_cluster(ERROR, used)
+
+    def test_servers_that_were_left_out_stay_out(self, worker):
+        clusters = [make_cluster("a:1", "b:1")] * 2
+        retries, _ = make_retries(worker, clusters)
+        used = retries.find_cluster()
+        used[0]["ps"].remove("b:1")
+        assert retries.wait_for_cluster(ERROR, used)[0]["ps"] == ["a:1"]
+
+    def test_nobody_is_asked_in_a_loop(self, worker):
+        retries, slept = make_retries(worker, [make_cluster("a:1")] * 2, retry_wait_in_secs=0)
+        retries.wait_for_cluster(ERROR, retries.find_cluster())
+        assert slept == [0.2]
+
+
+class TestEndOfTheJob:
+    def test_goes_on(self, tmp_path, chief, worker):
+        recovery.raise_if_over(str(tmp_path), worker)
+
+    def test_without_a_chief(self, tmp_path, worker):
+        recovery.raise_if_over(str(tmp_path), worker)
+
+    def test_chief_has_finished(self, tmp_path, chief, worker):
+        chief.leave(MemberState.FINISHED)
+        with pytest.raises(recovery.JobIsOver):
+            recovery.raise_if_over(str(tmp_path), worker)
+
+    @pytest.mark.parametrize(
+        ("state", "message"),
+        [
+            (MemberState.FAILED, r"the chief at c:1 has failed \(It broke\); start the job again"),
+            (MemberState.STOPPED, "the chief at c:1 was stopped; start the job again"),
+        ],
+    )
+    def test_chief_has_failed(self, tmp_path, chief, worker, state, message):
+        chief.leave(state, "It broke.")
+        with pytest.raises(recovery.JobFailedError, match=f"^Worker 1 ends, since {message}"):
+            recovery.raise_if_over(str(tmp_path), worker)
+
+    def test_chief_of_another_run(self, tmp_path, worker):
+        other = Membership(str(tmp_path), "worker", 0, "c:1", details={plan.RUN: "other"})
+        other.join()
+        other.leave(MemberState.FINISHED)
+        recovery.raise_if_over(str(tmp_path), worker)
+
+    def test_another_process_is_this_worker(self, tmp_path, chief, worker):
+        other = Membership(str(tmp_path), "worker", 1, "x:1")
+        while worker.superseded_by is None:  # A heartbeat under way may write over it once.
+            other._write()
+            worker.update()
+        with pytest.raises(MemberConflictError, match="gives way"):
+            recovery.raise_if_over(str(tmp_path), worker)
+
+    def test_nobody_waits_in_a_discovery(self, tmp_path, chief, worker):
+        config = DistributedCpuTrainingConfig(index=1, num_workers=2, model_dir=str(tmp_path))
+        discovery = FileServiceDiscovery(str(tmp_path / "discovery"), stale_after_secs=None)
+        watched = recovery.UntilJobIsOver(discovery, config, worker)
+        watched.register("ps", 0, "a:1")
+        assert watched.query("ps") == {0: "a:1"}
+        chief.leave(MemberState.FINISHED)
+        with pytest.raises(recovery.JobIsOver):
+            watched.query("ps")
+        watched.deregister("ps", 0, "a:1")
+        assert discovery.query("ps") == {}
+
+
+class TestChoice:
+    CONFIG = DistributedCpuTrainingConfig(index=1, num_workers=2)
+
+    def wait(self, tmp_path, worker):
+        config = DistributedCpuTrainingConfig(index=1, num_workers=2, model_dir=str(tmp_path))
+        cluster, _ = make_cluster("a:1", "b:1")
+        return recovery.wait_for_choice(config, cluster, worker)
+
+    def test_chief_has_chosen(self, tmp_path, chief, worker):
+        plan.write_plan(
+            str(tmp_path), JobPlan(incarnation=chief.record.incarnation, servers=["b:1"])
+        )
+        assert self.wait(tmp_path, worker) == ["b:1"]
+
+    def test_chief_is_measuring(self, tmp_path, chief, worker):
+        recovery.SayMeasuringHook(chief).after_create_session(None, None)
+        assert self.wait(tmp_path, worker) is None
+
+    def test_chief_has_finished(self, tmp_path, chief, worker):
+        chief.leave(MemberState.FINISHED)
+        with pytest.raises(recovery.JobIsOver):
+            self.wait(tmp_path, worker)
+
+
+def test_servers_are_listed_at_their_index(tmp_path):
+    discovery = FileServiceDiscovery(str(tmp_path), stale_after_secs=None)
+    cluster, _ = make_cluster("c:1")
+    assert recovery.list_all_servers(discovery, cluster) is cluster
+    discovery.register("ps", 2, "c:1")
+    discovery.register("ps", 0, "a:1")
+    assert recovery.list_all_servers(discovery, cluster)["ps"] == ["a:1", "0.0.0.0:1", "c:1"]

@@ -1,0 +1,152 @@
+"""Servers that wait to be dismissed, and the chief that does it; in this process, and in others."""
+
+import os
+import signal
+import socket
+import threading
+
+import pytest
+import tensorflow as tf
+from support import jobs
+
+from monolith.cluster import heartbeat, members
+from monolith.cluster.members import MemberConflictError, Membership, MemberState
+from monolith.native import logging_ops
+from monolith.training.config.job import DistributedCpuTrainingConfig
+from monolith.training.distributed import server
+from monolith.training.hooks import server_health
+
+pytestmark = pytest.mark.usefixtures("graph_mode")
+
+
+@pytest.fixture(scope="module")
+def tf_servers():
+    """Two servers, of which the first is that of the chief."""
+    return [tf.distribute.Server({"local": ["127.0.0.1:0"]}) for _ in range(2)]
+
+
+def get_addr(tf_server):
+    return tf_server.target.removeprefix("grpc://")
+
+
+def dismiss(tf_servers, addrs):
+    cluster = {"chief": [get_addr(tf_servers[0])], "worker": [], "ps": addrs}
+    server.dismiss_servers(tf_servers[0].target, cluster, {"type": "chief", "index": 0}, len(addrs))
+
+
+def test_dismissal(tf_servers, caplog):
+    waits = threading.Thread(target=server.wait_for_dismissal, args=(tf_servers[1].target, 0))
+    waits.start()
+    dismiss(tf_servers, [get_addr(tf_servers[1])])
+    waits.join(jobs.PATIENCE_SEC)
+    assert not waits.is_alive()
+    assert "could not" not in caplog.text
+
+
+def test_server_that_is_gone_does_not_hold_up_others(tf_servers, caplog):
+    waits = threading.Thread(target=server.wait_for_dismissal, args=(tf_servers[1].target, 1))
+    waits.start()
+    with socket.socket() as skt:
+        skt.bind(("127.0.0.1", 0))
+        gone = f"127.0.0.1:{skt.getsockname()[1]}"
+        dismiss(tf_servers, [gone, get_addr(tf_servers[1])])
+    waits.join(jobs.PATIENCE_SEC)
+    assert not waits.is_alive()
+    assert f"ps 0 at {gone} could not be dismissed: nobody listens there" in caplog.text
+
+
+def test_server_that_does_not_answer(tf_servers, caplog, monkeypatch):
+    monkeypatch.setattr(server, "_DISMISS_TIMEOUT_SEC", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        dismiss(tf_servers, [f"127.0.0.1:{frozen.getsockname()[1]}"])
+    assert "could not be dismissed" in caplog.text
+
+
+def test_place_that_is_taken_ends_a_server(tf_servers, tmp_path, monkeypatch):
+    monkeypatch.setattr(members, "BEAT_SEC", 0.02)
+    member = Membership(str(tmp_path), "ps", 7, "a:1")
+    member.join()
+    try:
+        other = Membership(str(tmp_path), "ps", 7, "b:1")
+        other._write()
+        with pytest.raises(MemberConflictError, match=r"^Ps 7 at a:1 gives way"):
+            server.wait_for_dismissal(tf_servers[1].target, 7, member)
+    finally:
+        heartbeat._stop_all()
+
+
+class TestChiefEnd:
+    @pytest.fixture(autouse=True)
+    def _stop_heartbeats(self):
+        yield
+        heartbeat._stop_all()
+
+    def test_chief_of_an_earlier_job_does_not_count(self, tmp_path):
+        end = server.ChiefEnd(str(tmp_path))
+        assert not end()
+        chief = Membership(str(tmp_path), "worker", 0, "a:1")
+        chief.join()
+        chief.leave(MemberState.FINISHED)
+        assert not end()
+        chief = Membership(str(tmp_path), "worker", 0, "a:1")
+        chief.join()
+        assert not end()
+        chief.leave(MemberState.FAILED)
+        assert end()
+
+    def test_forgotten_server_leaves(self, tf_servers, monkeypatch, caplog):
+        monkeypatch.setattr(server, "FORGOTTEN_AFTER_SEC", 0.1)
+        monkeypatch.setattr(server, "_LOOK_SEC", 0.01)
+        answers = iter([False, True, False, *[True] * 1000])
+        server.wait_for_dismissal(tf_servers[1].target, 9, is_job_over=lambda: next(answers))
+        assert "ps 9 leaves: the job is over" in caplog.text
+
+
+class TestSignals:
+    def start(self, tmp_path, job, is_over=False, grace_sec=60.0):
+        member = job.start("ps", "support.waiting_server", "run", is_over, grace_sec)
+        member.wait_for_log("waits")
+        return member
+
+    def test_stays_for_the_chief_until_the_second_one(self, tmp_path):
+        with jobs.Job(tmp_path) as job:
+            member = self.start(tmp_path, job)
+            member.send(signal.SIGTERM)
+            member.wait_for_log("SIGTERM: ps 0 stays up to 60 s, for the chief to save")
+            assert member.is_alive
+            member.send(signal.SIGTERM)
+            assert member.wait() == 128 + signal.SIGTERM
+
+    def test_goes_when_the_job_is_over(self, tmp_path):
+        with jobs.Job(tmp_path) as job:
+            member = self.start(tmp_path, job, is_over=True)
+            member.send(signal.SIGINT)
+            assert member.wait() == 128 + signal.SIGINT
+
+    def test_goes_after_a_while(self, tmp_path):
+        with jobs.Job(tmp_path) as job:
+            member = self.start(tmp_path, job, grace_sec=0.1)
+            member.send(signal.SIGTERM)
+            assert member.wait() == 128 + signal.SIGTERM
+
+    def test_handlers_are_put_back(self):
+        before = signal.getsignal(signal.SIGTERM)
+        with server._SignalNote() as note:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert note.number is signal.SIGTERM
+        assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_prepared_server_knows_its_limit(tf_servers):
+    config = DistributedCpuTrainingConfig(server_type="ps", index=3)
+    server.prepare_server(tf_servers[1].target, config)
+    with tf.Graph().as_default(), tf.compat.v1.Session(tf_servers[1].target) as session:
+        info = logging_ops.machine_info(
+            mem_limit=0, shared_name=server_health.get_ps_machine_info_shared_name(3)
+        )
+        # What was there first counts: this process is far below the default limit.
+        assert session.run(logging_ops.check_machine_health(info)) == b""
+
+
+def test_workers_are_not_prepared():
+    server.prepare_server("grpc://nowhere:1", DistributedCpuTrainingConfig(server_type="worker"))

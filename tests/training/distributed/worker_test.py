@@ -1,0 +1,195 @@
+"""One attempt to train, on servers in this process: what crosses between a worker and a server."""
+
+import collections
+import itertools
+import os
+
+import pytest
+import tensorflow as tf
+
+from monolith.embedding import entry
+from monolith.embedding.features.slots import FeatureColumnV1, FeatureSlotConfig
+from monolith.graph.spec import GraphSpec
+from monolith.model.task import NativeTask
+from monolith.training.config.job import DistributedCpuTrainingConfig
+from monolith.training.distributed import worker
+from monolith.training.tables.members import NodeAliveCheckerError
+
+pytestmark = pytest.mark.usefixtures("graph_mode")
+
+NUM_SERVERS = 2
+DIM = 4
+
+
+class WideTask(NativeTask):
+    """As many features as a test wants."""
+
+    @classmethod
+    def params(cls):
+        p = super().params()
+        p.define("num_features", 2, "How many.")
+        p.name = "wide"
+        return p
+
+    def create_input_fn(self, mode):
+        names = self._list_names()
+
+        def input_fn():
+            numbers = tf.data.Dataset.range(12).batch(4)
+            return numbers.map(
+                lambda batch: {
+                    name: tf.RaggedTensor.from_tensor(batch[:, None] + 100 * i)
+                    for i, name in enumerate(names)
+                }
+            )
+
+        return input_fn
+
+    def create_model_fn(self):
+        def model_fn(features, mode, config):
+            columns, parts = [], []
+            for i, name in enumerate(self._list_names()):
+                slot = self.ctx.create_feature_slot(
+                    FeatureSlotConfig(
+                        name=name,
+                        slot_id=i,
+                        default_vec_optimizer=entry.SgdOptimizer(learning_rate=0.1),
+                    )
+                )
+                columns.append(FeatureColumnV1(slot, name))
+                parts.append(columns[-1].embedding_lookup(slot.add_feature_slice(DIM)))
+            kernel = tf.compat.v1.get_variable("kernel", [DIM, 1], use_resource=True)
+            kernel = tf.convert_to_tensor(kernel)
+            loss = tf.reduce_sum(tf.matmul(tf.add_n(parts), kernel))
+            rows = [column.get_all_embeddings_concat() for column in columns]
+            variables = tf.compat.v1.trainable_variables()
+            grads = tf.gradients(loss, [*rows, *variables])
+            num_rows = len(rows)
+            update = self.ctx.apply_embedding_gradients(zip(grads[:num_rows], rows, strict=True))
+            step = tf.compat.v1.train.get_or_create_global_step()
+            with tf.control_dependencies([update]):
+                train_op = tf.compat.v1.train.GradientDescentOptimizer(0.1).apply_gradients(
+                    zip(grads[num_rows:], variables, strict=True), global_step=step
+                )
+            return GraphSpec(mode, loss=loss, train_op=train_op)
+
+        return model_fn
+
+    def _list_names(self):
+        return [f"feature_{i:03}" for i in range(self.p.num_features)]
+
+
+class CrossingsHook(tf.compat.v1.train.SessionRunHook):
+    """Notes what the second step sends between devices."""
+
+    def __init__(self):
+        self.num_steps = 0
+        self.tensors = []
+        self.ops = collections.Counter()
+        self.types = collections.Counter()
+
+    def before_run(self, run_context):
+        options = tf.compat.v1.RunOptions(output_partition_graphs=self.num_steps == 1)
+        return tf.compat.v1.train.SessionRunArgs([], options=options)
+
+    def after_run(self, run_context, run_values):
+        if self.num_steps == 1:
+            for partition in run_values.run_metadata.partition_graphs:
+                self._read(partition)
+        self.num_steps += 1
+
+    def _read(self, partition):
+        for node in partition.node:
+            if "/job:ps" in node.device:
+                self.ops[node.op, node.device] += 1
+            if node.op not in ("_Send", "_HostSend"):
+                continue
+            source, target = (node.attr[name].s.decode() for name in ("send_device", "recv_device"))
+            if source.split("/device")[0] != target.split("/device")[0]:
+                self.tensors.append((source, target, node.attr["tensor_name"].s.decode()))
+                self.types[node.attr["T"].type] += 1
+
+
+@pytest.fixture(scope="module")
+def tf_servers():
+    """A chief and its parameter servers."""
+    return [tf.distribute.Server({"local": ["127.0.0.1:0"]}) for _ in range(1 + NUM_SERVERS)]
+
+
+def train(tf_servers, model_dir, num_features=2, transfer_float16=False, **settings):
+    for server in tf_servers:
+        tf.compat.v1.Session.reset(server.target)  # Forgets the tables of another test.
+    addrs = [server.target.removeprefix("grpc://") for server in tf_servers]
+    cluster = {"chief": addrs[:1], "worker": [], "ps": addrs[1:]}
+    config = DistributedCpuTrainingConfig(
+        num_ps=NUM_SERVERS, model_dir=str(model_dir), session_creation_timeout_secs=60, **settings
+    )
+    params = WideTask.params().set(num_features=num_features)
+    params.train.transfer_float16 = transfer_float16
+    hook = CrossingsHook()
+    worker.train(config, params, cluster, {"type": "chief", "index": 0}, [hook])
+    assert hook.num_steps == 3
+    return hook
+
+
+@pytest.mark.parametrize(
+    ("queues", "numbers"),
+    [pytest.param(False, (2, 20, 200), id="in_the_step"), pytest.param(True, (2, 20), id="queues")],
+)
+def test_what_crosses_does_not_grow_with_the_features(tf_servers, tmp_path, queues, numbers):
+    settings = {"embedding_prefetch_capacity": int(queues), "enable_embedding_postpush": queues}
+    hooks = {n: train(tf_servers, tmp_path / str(n), n, **settings) for n in numbers}
+    crossings = [collections.Counter(pair[:2] for pair in hook.tensors) for hook in hooks.values()]
+    assert crossings == [crossings[0]] * len(crossings)
+    for index, hook in itertools.product(range(NUM_SERVERS), hooks.values()):
+        ops = {op: n for (op, device), n in hook.ops.items() if f"task:{index}" in device}
+        # With queues the rows of a step were looked up before it, by another thread.
+        assert ops.get("MonolithMultiHashTableLookup", 0) == (0 if queues else 1)
+        assert ops["MonolithMultiHashTableOptimize"] == 1
+    if queues:
+        return
+    for index in range(NUM_SERVERS):
+        server = f"/job:ps/replica:0/task:{index}"
+        sent = [
+            name
+            for source, target, name in hooks[200].tensors
+            if server in target and "ps" not in source
+        ]
+        received = [name for source, _, name in hooks[200].tensors if server in source]
+        # Ids, gradients, and step with time, once each; rows once.
+        for part in ("TensorsTimestamp", "OffsetMapGradient", "dmtht_ag/stack"):
+            assert len([name for name in sent if part in name]) == 1, sent
+        assert len([name for name in received if "HashTableLookup" in name]) == 1, received
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_float16_on_the_wire(tf_servers, tmp_path, native):
+    float16 = tf.float16.as_datatype_enum
+    settings = {"use_native_multi_hash_table": native}
+    assert train(tf_servers, tmp_path / "32", **settings).types[float16] == 0
+    hook = train(tf_servers, tmp_path / "16", transfer_float16=True, **settings)
+    # Rows and gradients, to and from each server.
+    assert hook.types[float16] == 2 * NUM_SERVERS
+
+
+def test_member_that_does_not_answer(tf_servers, tmp_path):
+    cluster = {"chief": ["127.0.0.1:1"], "worker": [], "ps": []}
+    with pytest.raises(NodeAliveCheckerError, match=r"^127.0.0.1:1 is unreachable$"):
+        worker.train(
+            DistributedCpuTrainingConfig(model_dir=str(tmp_path)),
+            WideTask.params(),
+            cluster,
+            {"type": "chief", "index": 0},
+        )
+    assert "TF_CONFIG" not in os.environ
+
+
+def test_params_of_something_else(tmp_path):
+    class Params:
+        mode = None
+
+        def instantiate(self):
+            return "no task"
+
+    with pytest.raises(ValueError, match=r"distributed train only support NativeTask. Got no task"):
+        worker.train(DistributedCpuTrainingConfig(model_dir=str(tmp_path)), Params(), {}, {})

@@ -1,0 +1,228 @@
+"""The runner of TPU tasks: what works without a TPU works, and the rest says why it does not.
+
+Covers monolith/training/base_runner.py.
+"""
+
+import itertools
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import flags
+from absl.testing import flagsaver
+from support import tpu_tasks
+
+from monolith import errors, tpu_runner
+from monolith.training import base_runner, tpu
+from monolith.training.graph.estimator import GraphEstimator, GraphRunConfig
+
+FLAGS = flags.FLAGS
+
+
+@pytest.fixture(autouse=True)
+def parsed():
+    if not FLAGS.is_parsed():
+        FLAGS.mark_as_parsed()
+    with flagsaver.flagsaver():
+        yield
+
+
+@pytest.fixture
+def clicks(tmp_path):
+    tpu_tasks.write_examples(tmp_path / "examples.tfrecord")
+    tpu_tasks.Clicks.losses.clear()
+    params = tpu_tasks.ClicksParams().task()
+    params.train.set(file_pattern=str(tmp_path / "examples.tfrecord"), max_steps=30)
+    return params
+
+
+def test_old_path():
+    assert tpu_runner is tpu
+    assert issubclass(tpu.TPURunner, base_runner.BaseRunner)
+
+
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [
+        ("tf_version", "nightly"),
+        ("tpu", None),
+        ("gcp_project", None),
+        ("tpu_zone", None),
+        ("task", None),
+        ("mode", "train"),
+        ("save_checkpoints_steps", None),
+        ("iterations_per_loop", 10000),
+        ("pipeline_execution", False),
+        ("enable_tpu_version_config", True),
+        ("host_call_every_n_steps", 500),
+        ("enable_stopping_signals", False),
+        ("cpu_test", False),
+        ("partition_strategy", "mod"),
+        ("overwrite_end_date", ""),
+    ],
+)
+def test_flags(name, default):
+    assert FLAGS[name].default == default
+
+
+class TestCpu:
+    def test_it_trains(self, clicks):
+        FLAGS.cpu_test = True
+        tpu.TPURunner(clicks).run()
+        losses = tpu_tasks.Clicks.losses
+        assert len(losses) == 30
+        # A model that knows its users beats one that does not, whose loss is ln 2.
+        assert np.mean(losses[-4:]) < 0.5 < np.mean(losses[:2])
+
+    def test_quotients_and_remainders(self, clicks):
+        FLAGS.cpu_test = True
+        clicks.set(qr_multi_hashing=True, qr_hashing_threshold=50)
+        tpu.TPURunner(clicks).run()
+        assert len(tpu_tasks.Clicks.losses) == 30
+        assert all(np.isfinite(tpu_tasks.Clicks.losses))
+
+    def test_a_task_without_embeddings(self):
+        FLAGS.cpu_test = True
+        params = tpu_tasks.Line.params().set(name="line")
+        runner = tpu.TPURunner(params)
+        runner.run()
+        assert tpu_tasks.Line.trained[-1] == 4
+
+    def test_only_to_train(self, clicks):
+        FLAGS.cpu_test = True
+        FLAGS.mode = "eval"
+        with pytest.raises(AssertionError, match="Cpu test can only work with train mode"):
+            tpu.TPURunner(clicks).run()
+
+    def test_tables_that_nobody_would_look_up(self, clicks):
+        runner = tpu.TPURunner(clicks)
+        with pytest.raises(errors.ConfigError, match=r"Tables \['t'\] are for an accelerator"):
+            runner.create_tpu_estimator_on_cpu(lambda features: None, {"f": 1}, {"t": 1})
+
+
+class TestTpu:
+    @pytest.mark.parametrize("mode", ["train", "eval"])
+    def test_there_is_no_way_to_one(self, clicks, mode):
+        FLAGS.mode = mode
+        FLAGS.tpu = "my-tpu"
+        with pytest.raises(errors.ConfigError, match="no estimator for TPUs any more, so 'my-tpu'"):
+            tpu.TPURunner(clicks).run()
+
+    def test_not_both_at_once(self, clicks):
+        FLAGS.mode = "train_and_eval"
+        with pytest.raises(TypeError, match="train_and_eval has not been supported"):
+            tpu.TPURunner(clicks).run()
+
+    def test_settings_of_the_task(self, clicks):
+        FLAGS.save_checkpoints_steps = 5
+        FLAGS.overwrite_end_date = "20260131"
+        runner = tpu.TPURunner(clicks)
+        assert clicks.accelerator == "tpu"
+        assert clicks.train.end_date == "20260131"
+        assert runner._save_checkpoints_steps == 5
+        clicks.train.save_checkpoints_steps = 7
+        assert tpu.TPURunner(clicks)._save_checkpoints_steps == 7
+        line = tpu_tasks.Line.params().set(name="line")
+        tpu.TPURunner(line)  # Has no end_date to overwrite.
+
+    def test_params(self, clicks):
+        FLAGS.model_dir = "clicks"
+        assert tpu.TPURunner(clicks)._create_params(16) == {
+            "model_dir": "clicks",
+            "enable_host_call": False,
+            "num_replicas": 16,
+            "accelerator": "tpu",
+            "host_call_every_n_steps": 500,
+            "enable_stopping_signals": False,
+            "cpu_test": False,
+        }
+
+
+class TestEvaluation:
+    @pytest.fixture
+    def model_dir(self, tmp_path):
+        """A directory with checkpoints of steps 4, 8 and 12, whose loss is their step."""
+        model_dir = str(tmp_path / "model")
+        task = tpu_tasks.Line.params().set(name="line").instantiate()
+        estimator = GraphEstimator(
+            task.create_model_fn(), model_dir, GraphRunConfig(keep_checkpoint_max=None)
+        )
+        for _ in range(3):
+            estimator.train(task.create_input_fn("train"))
+        return model_dir
+
+    @pytest.fixture
+    def runner(self, model_dir, monkeypatch):
+        FLAGS.mode = "eval"
+        FLAGS.model_dir = model_dir
+        params = tpu_tasks.Line.params().set(name="line")
+        params.set(**{"train.max_steps": 12, "input.eval_examples": 65})
+        params.set(**{"eval.per_replica_batch_size": 8})
+        monkeypatch.setattr(
+            tpu.TPURunner,
+            "create_tpu_estimator",
+            lambda self, model_fn, *_: (GraphEstimator(model_fn, model_dir), 2),
+        )
+        return tpu.TPURunner(params)
+
+    def read(self, model_dir):
+        values = {}
+        for path in tf.io.gfile.glob(f"{model_dir}/eval/events*"):
+            for event in tf.compat.v1.train.summary_iterator(path):
+                for value in event.summary.value:
+                    if value.tag == "loss" and value.HasField("simple_value"):
+                        values[event.step] = value.simple_value
+        return values
+
+    def test_each_checkpoint_until_the_last(self, runner, model_dir, monkeypatch):
+        paths = [f"{model_dir}/model.ckpt-{step}" for step in (4, 8, 12, 8)]
+        monkeypatch.setattr(tf.train, "checkpoints_iterator", lambda *_, **__: iter(paths))
+        steps = []
+        evaluate = GraphEstimator.evaluate
+
+        def note(self, *args, **kwargs):
+            steps.append(kwargs["steps"])
+            return evaluate(self, *args, **kwargs)
+
+        monkeypatch.setattr(GraphEstimator, "evaluate", note)
+        runner.run()
+        assert self.read(model_dir) == {4: 4.0, 8: 8.0, 12: 12.0}
+        assert steps == [65 // (8 * 2)] * 3
+
+    def test_by_tensorflows_iterator(self, runner, model_dir):
+        runner.run()  # Begins with the newest, which is the last.
+        assert self.read(model_dir) == {12: 12.0}
+
+    def test_a_checkpoint_that_is_gone_is_skipped(self, runner, model_dir, monkeypatch):
+        paths = [f"{model_dir}/model.ckpt-{step}" for step in (4, 12)]
+        monkeypatch.setattr(tf.train, "checkpoints_iterator", lambda *_, **__: iter(paths))
+        calls = itertools.count()
+        evaluate = GraphEstimator.evaluate
+
+        def lose_first(self, *args, **kwargs):
+            if next(calls) == 0:
+                raise tf.errors.NotFoundError(None, None, "deleted")
+            return evaluate(self, *args, **kwargs)
+
+        monkeypatch.setattr(GraphEstimator, "evaluate", lose_first)
+        runner.run()
+        assert self.read(model_dir) == {12: 12.0}
+
+    def test_global_step(self, runner):
+        assert runner._load_global_step() == 12
+
+
+class TestMain:
+    def test_task_by_name(self, clicks, monkeypatch):
+        FLAGS.task = "support.tpu_tasks.ClicksParams"
+        runner = mock.Mock()
+        monkeypatch.setattr(tpu, "TPURunner", runner)
+        tpu.main([])
+        (params,) = runner.call_args[0]
+        assert params.cls is tpu_tasks.Clicks
+        runner.return_value.run.assert_called_once_with()
+
+    def test_no_task(self):
+        with pytest.raises(errors.ConfigError, match="--task must name a registered task"):
+            tpu.main([])
