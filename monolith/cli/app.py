@@ -10,18 +10,19 @@ Example:
 """
 
 import os
+import pathlib
+import sys
 from typing import Annotated
 
 import typer
 
 from monolith import version
-from monolith.cli import control, demo
+from monolith.cli import control, demo, row, run, serve, status, train
 
 app = typer.Typer(
     name="monolith",
     help="Train and serve recommendation models whose vocabulary never stops growing.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_show_locals=False,  # A local may be a token.
 )
 
@@ -46,13 +47,35 @@ def _monolith(
 
 app.command("control")(control.control)
 app.command("demo")(demo.demo)
+app.command("row")(row.row)
+app.command("run", context_settings=run.CONTEXT)(run.run)
+app.command("serve")(serve.serve)
+app.command("status")(status.status)
+app.command("train")(train.train)
 
 
 def main() -> None:
     """Runs the command; the entry point of the package."""
     # What TensorFlow tells about its own start is not what an operator has asked for.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    app()
+    try:
+        app()
+    finally:
+        if "--install-completion" in sys.argv:
+            _answer_the_first_tab_in_zsh()
+
+
+def _answer_the_first_tab_in_zsh() -> None:
+    """Adds a call to the file that typer writes for zsh.
+
+    zsh loads the file when it first asks for completions, and takes what that call returns for the
+    answer. Without it the file registers a function for the next TAB, and the first does nothing.
+    """
+    path = pathlib.Path.home() / ".zfunc" / "_monolith"
+    call = '_monolith_completion "$@"'
+    if path.exists() and call not in path.read_text():
+        with path.open("a") as file:
+            file.write(f"\n{call}\n")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ import rich.console
 import rich.table
 import typer
 
+from monolith.cli import quiet
+
 if TYPE_CHECKING:
     import grpc
 
@@ -102,7 +104,7 @@ def _connect(model_dir: str, timeout_sec: float | None) -> Iterator[_Run]:
     if "://" not in model_dir and not os.path.isdir(model_dir):
         raise _ControlError(f"There is no directory {model_dir!r}; give the model directory.")
 
-    with _silenced_stderr():
+    with quiet.silenced_stderr():
         import tensorflow as tf
     import grpc
 
@@ -124,23 +126,6 @@ def _connect(model_dir: str, timeout_sec: float | None) -> Iterator[_Run]:
         raise _ControlError(
             _explain(error, model_dir, address, timeout_sec, has_token=has_token)
         ) from error
-
-
-@contextlib.contextmanager
-def _silenced_stderr() -> Iterator[None]:
-    """Drops what is written to standard error, also by C++.
-
-    While it is imported, TensorFlow tells at every log level that there is no GPU, which is not
-    what an operator has asked for. Errors of the import are exceptions and come through.
-    """
-    kept = os.dup(2)
-    with open(os.devnull, "w") as nothing:
-        os.dup2(nothing.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def _explain(

@@ -1,14 +1,15 @@
 """`monolith demo`: a ranking model from the first example to recommendations, in two minutes.
 
 It trains on a synthetic stream of movie clicks, with parameter servers in the process, saves,
-restores what it saved into new servers, evaluates, and recommends movies to three users. Because
-the stream is synthetic, it can say how good any model could be at best.
+restores what it saved into new servers, evaluates, recommends movies to three users, and exports
+the model. Because the stream is synthetic, it can say how good any model could be at best.
 """
 
 import contextlib
 import logging
 import os
 import pathlib
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -18,12 +19,16 @@ import rich.console
 import rich.table
 import typer
 
+from monolith import errors
+from monolith.core import directories
+
 if TYPE_CHECKING:
     from monolith.data import movies
     from monolith.training.estimator import Estimator
 
 _HELD_OUT = 102_400
 _NUM_RECOMMENDED = 5
+_LOG = "demo.log"
 _INTERRUPTED = 130  # What a shell reports of a program that Ctrl-C has ended.
 
 
@@ -45,10 +50,15 @@ def demo(
     Ctrl-C saves and ends; the same command goes on from there.
     """
     console = rich.console.Console(highlight=False)
-    log = model_dir / "demo.log"
-    if restart:
-        shutil.rmtree(model_dir, ignore_errors=True)
-    model_dir.mkdir(parents=True, exist_ok=True)
+    log = model_dir / _LOG
+    try:
+        if restart:
+            _remove(model_dir)
+        directories.make_writable("--model-dir", str(model_dir))
+    except errors.ConfigError as error:
+        stderr = rich.console.Console(stderr=True, soft_wrap=True, highlight=False)
+        stderr.print(f"error: {error}", style="red", markup=False)
+        raise typer.Exit(1) from error
     try:
         with _divert_messages(log):
             is_done = _Demo(console, model_dir, steps, num_ps).run()
@@ -93,6 +103,7 @@ class _Demo:
         restored = self._restore()
         self._evaluate(restored)
         self._recommend()
+        self._export()
         self._say_what_next()
         return True
 
@@ -174,16 +185,27 @@ class _Demo:
                 )
             self._console.print(table)
 
+    def _export(self) -> None:
+        self._title("Exporting it for a server")
+        version = os.path.basename(
+            self._make_estimator().export_saved_model(self._model.BATCH_SIZE).decode()
+        )
+        self._say(f"Version {version} is in {self._get_export_dir()}, with all rows.")
+
     def _say_what_next(self) -> None:
         self._title("What to try next")
-        log = self._model_dir / "demo.log"
+        log = self._model_dir / _LOG
         self._say(f"Checkpoints, tables and summaries are in {self._model_dir}, the log is {log}.")
         for what, command in (
-            ("See the loss and the metrics:", f"tensorboard --logdir {self._model_dir}"),
+            (
+                "Ask it over HTTP (docs/serving.md):",
+                f"monolith serve {shlex.quote(str(self._get_export_dir()))} --name movies",
+            ),
+            ("See the loss and the metrics:", _describe_tensorboard(self._model_dir)),
             ("Train without servers:", "monolith demo --num-ps 0 --model-dir monolith-demo-local"),
             ("Read the model and change it:", "examples/movies.py, docs/models.md"),
         ):
-            self._say(f"{what:<30} {command}")
+            self._say(f"{what:<35} {command}")
 
     def _make_estimator(self, **settings: Any) -> "Estimator":
         from monolith.training.estimator import Estimator, RunConfig
@@ -194,7 +216,12 @@ class _Demo:
             num_ps=self._num_ps,
             checkpoints_max_to_keep=2,
         )
-        return Estimator(self._model.MovieModel(self._world, **settings), config)
+        model = self._model.MovieModel(self._world, **settings)
+        model.serving.shared_embedding = False  # What is exported outlives its checkpoint.
+        return Estimator(model, config)
+
+    def _get_export_dir(self) -> pathlib.Path:
+        return self._model_dir / "exported_models"
 
     def _get_step(self) -> int:
         """Returns the step of the last checkpoint, 0 if there is none."""
@@ -224,6 +251,39 @@ def _choose_users(world: "movies.World", showing: Any, count: int = 3) -> list[i
         if len(chosen) == count:
             break
     return list(chosen)
+
+
+def _remove(model_dir: pathlib.Path) -> None:
+    """Removes what an earlier demo has left; any other directory that holds something stays.
+
+    Raises:
+        ConfigError: It is one of these, or cannot be removed.
+    """
+    if not model_dir.exists():
+        return
+    if not (model_dir / _LOG).exists() and (not model_dir.is_dir() or any(model_dir.iterdir())):
+        raise errors.ConfigError(
+            f"{model_dir} has no {_LOG}, so it is not of an earlier demo, and --restart does not "
+            "remove it; name another --model-dir."
+        )
+    try:
+        shutil.rmtree(model_dir)
+    except OSError as error:
+        raise errors.ConfigError(
+            f"--restart cannot remove {error.filename}: {(error.strerror or str(error)).lower()}; "
+            "remove it yourself, or name another --model-dir."
+        ) from error
+
+
+def _describe_tensorboard(model_dir: pathlib.Path) -> str:
+    """Returns the command that shows the summaries, with the one that installs it if need be."""
+    show = f"tensorboard --logdir {shlex.quote(str(model_dir))}"
+    if shutil.which("tensorboard"):
+        return show
+    beside = pathlib.Path(sys.executable).with_name("tensorboard")
+    if beside.exists():  # In an environment that is not active.
+        return f"{shlex.quote(str(beside.parent))}/{show}"
+    return f'pip install "monolith-recsys[tensorboard]"; {show}'
 
 
 def _describe_size(checkpoint: str) -> str:

@@ -13,7 +13,7 @@ from monolith import layers
 from monolith.data import movies
 from monolith.embedding import entry
 from monolith.model.ranking import MonolithModel, get_sigmoid_loss_and_pred
-from monolith.training.estimator import EstimatorSpec, ModeKeys
+from monolith.training.estimator import EstimatorSpec, ModeKeys, ServingInputReceiver
 
 BATCH_SIZE = 512
 FEATURES = ("user", "movie", "genres")
@@ -77,6 +77,20 @@ class MovieModel(MonolithModel):
         optimizer = tf.compat.v1.train.AdagradOptimizer(0.02, _ACCUMULATOR)
         return EstimatorSpec(label, click, HEAD, loss, optimizer)
 
+    def serving_input_receiver_fn(self) -> ServingInputReceiver:
+        """Returns what the exported model is asked: numbers of users and movies, for their ids."""
+        user = tf.compat.v1.placeholder(tf.int64, [None], name="user")
+        movie = tf.compat.v1.placeholder(tf.int64, [None], name="movie")
+        genres = tf.gather(self._world.movie_genres, movie)
+        features = {
+            "user": _to_ragged(tf.gather(self._world.user_ids, user)),
+            "movie": _to_ragged(tf.gather(self._world.movie_ids, movie)),
+            "genres": tf.ragged.boolean_mask(
+                tf.gather(self._world.genre_ids, tf.maximum(genres, 0)), genres >= 0
+            ),
+        }
+        return ServingInputReceiver(features, {"user": user, "movie": movie})
+
     def _make_candidates(self) -> tf.data.Dataset:
         nothing = np.zeros(len(self._pairs), np.float32)
         pairs = movies.Examples(self._pairs[:, 0], self._pairs[:, 1], nothing, nothing)
@@ -86,3 +100,7 @@ class MovieModel(MonolithModel):
             for name in FEATURES
         }
         return tf.data.Dataset.from_tensors(ids)
+
+
+def _to_ragged(ids: tf.Tensor) -> tf.RaggedTensor:
+    return tf.RaggedTensor.from_tensor(ids[:, tf.newaxis])

@@ -1,10 +1,14 @@
 """The `monolith` command as a whole."""
 
 import importlib.metadata
+import os
+import pathlib
+import shutil
 import subprocess
 import sys
 
 import pytest
+from support import interactive
 from typer import testing
 
 import monolith
@@ -57,3 +61,41 @@ def test_help_does_not_wait_for_tensorflow():
 def test_package_installs_the_command():
     scripts = importlib.metadata.entry_points(group="console_scripts", name="monolith")
     assert [script.value for script in scripts] == ["monolith.cli.app:main"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_is_installed_into_the_shell_that_asks(shell, tmp_path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
+    environment = {
+        "HOME": str(tmp_path),
+        "PATH": f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "TERM": "xterm",
+    }
+    # With a second command: for a single one the shell makes way, and is not found as the parent.
+    installed = subprocess.run(
+        [shell, "-c", "monolith --install-completion; exit $?"],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert installed.returncode == 0, installed.stdout + installed.stderr
+    assert f"{shell} completion installed" in installed.stdout
+    user = interactive.Program([shell, "-i"], **environment)
+    try:
+        user.read_until("# |% |\\$ ")
+        # One by one: a TAB that comes with other keys may be text that was pasted.
+        for keys, shown in (
+            ("monolith de", "monolith de"),
+            ("\t", "mo"),
+            ("--num", "--num"),
+            ("\t", "-ps"),
+            ("2 --steps none\n", "Invalid value for"),
+        ):
+            user.output = ""
+            user.type(keys)
+            user.read_until(shown)
+    finally:
+        user.close()

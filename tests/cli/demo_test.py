@@ -3,21 +3,17 @@
 Covers monolith/cli/demo_model.py.
 """
 
-import contextlib
-import fcntl
-import os
 import pathlib
-import pty
 import re
-import select
-import struct
 import subprocess
 import sys
-import termios
-import time
 
 import pytest
 import tensorflow as tf
+from support import interactive
+
+from monolith import errors
+from monolith.cli import demo
 
 PATIENCE_SEC = 120
 
@@ -25,79 +21,30 @@ pytestmark = pytest.mark.slow
 
 
 def make_command(model_dir: pathlib.Path, *options: str) -> list[str]:
-    demo = [sys.executable, "-m", "monolith.cli.app", "demo"]
-    return [*demo, "--model-dir", str(model_dir), *options]
+    program = [sys.executable, "-m", "monolith.cli.app", "demo"]
+    return [*program, "--model-dir", str(model_dir), *options]
 
 
-class Terminal:
-    """A program in a terminal of its own."""
-
-    def __init__(self, command: list[str]) -> None:
-        self._mine, theirs = pty.openpty()
-        rows_and_columns = struct.pack("HHHH", 40, 200, 0, 0)  # Wide: no line is wrapped.
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, rows_and_columns)
-        # A session of its own, whose terminal this is: so that Ctrl-C reaches it.
-        self.process = subprocess.Popen(
-            ["setsid", "--ctty", "--wait", *command],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            # The size is the terminal's, not what the one around the tests may have said.
-            env={k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")},
-        )
-        os.close(theirs)
-        self.output = ""
-
-    def read_until(self, pattern: str) -> re.Match[str]:
-        deadline = time.monotonic() + PATIENCE_SEC
-        while (match := re.search(pattern, self.output)) is None:
-            assert time.monotonic() < deadline, f"no {pattern!r} in {self.output}"
-            self._read(1.0)
-        return match
-
-    def read_to_end(self) -> int:
-        while self._read(1.0):
-            pass
-        return self.process.wait(PATIENCE_SEC)
-
-    def type(self, text: str) -> None:
-        os.write(self._mine, text.encode())
-
-    def _read(self, timeout_sec: float) -> bool:
-        """Returns whether there may be more."""
-        if not select.select([self._mine], [], [], timeout_sec)[0]:
-            return True
-        data = b""
-        with contextlib.suppress(OSError):  # What a terminal says when its program has ended.
-            data = os.read(self._mine, 65536)
-        self.output += data.decode(errors="replace")
-        return bool(data)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._mine)
+SHOWN = r"step [\d,]+ of 2,343, [\d,]+ examples/s, loss [\d.]+, AUC [\d.]+"
 
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
     """A demo that Ctrl-C has ended: its directory, its exit code, what it showed."""
     model_dir = tmp_path_factory.mktemp("demo")
-    terminal = Terminal(make_command(model_dir))
+    program = interactive.Program(make_command(model_dir))
     try:
-        terminal.read_until(r"step \d+ of 2,343")
-        terminal.type("\x03")
-        code = terminal.read_to_end()
+        program.read_until(SHOWN)
+        program.type("\x03")
+        code = program.read_to_end()
     finally:
-        terminal.close()
-    return model_dir, code, terminal.output
+        program.close()
+    return model_dir, code, program.output
 
 
 def test_a_terminal_shows_one_line_that_changes(interrupted):
     _, _, output = interrupted
-    lines = re.findall(
-        r"step ([\d,]+) of 2,343, [\d,]+ examples/s, loss [\d.]+, AUC [\d.]+", output
-    )
+    lines = re.findall(SHOWN, output)
     assert lines
     assert "━" in output  # The bar.
     assert "\x1b[2K" in output or len(lines) == 1  # Erased before it is drawn again.
@@ -117,8 +64,9 @@ def test_ctrl_c_saves(interrupted):
 def test_the_same_command_goes_on_and_recommends(interrupted):
     model_dir, _, output = interrupted
     step = int(re.search(r"Stopped at step ([\d,]+)", output)[1].replace(",", ""))
+    last = step + 300  # Enough to be better than a coin, wherever it was stopped.
     result = subprocess.run(
-        make_command(model_dir, "--steps", str(step + 5)),
+        make_command(model_dir, "--steps", str(last)),
         capture_output=True,
         text=True,
         timeout=PATIENCE_SEC,
@@ -127,9 +75,9 @@ def test_the_same_command_goes_on_and_recommends(interrupted):
     assert result.returncode == 0, result.stdout + result.stderr
     assert f"Going on from step {step:,}." in result.stdout
     # Without a terminal: plain lines, no control codes.
-    assert re.search(rf"^step {step + 5:,} of {step + 5:,}, ", result.stdout, re.MULTILINE)
+    assert re.search(rf"^step {last:,} of {last:,}, ", result.stdout, re.MULTILINE)
     assert "\x1b" not in result.stdout
-    assert f"model.ckpt-{step + 5}" in result.stdout
+    assert f"model.ckpt-{last}" in result.stdout
     auc, best = (
         float(re.search(pattern, result.stdout)[1])
         for pattern in (r"AUC (0\.\d+) on", r"model can reach is (0\.\d+)")
@@ -146,3 +94,64 @@ def test_wrong_options_are_refused_before_anything_is_loaded(tmp_path):
     )
     assert result.returncode == 2
     assert "--steps" in result.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--restart",)])
+def test_directory_that_cannot_be_written_is_one_sentence(tmp_path, options):
+    (tmp_path / "file").touch()
+    result = subprocess.run(
+        make_command(tmp_path / "file" / "demo", *options),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"error: Nothing can be written to {tmp_path}/file/demo: not a directory; set --model-dir "
+        "to a directory where you may make files.\n"
+    )
+
+
+class TestRestart:
+    @pytest.mark.parametrize("content", ["thesis.tex", "demo.log"])
+    def test_only_a_demo_is_removed(self, tmp_path, content):
+        model_dir = tmp_path / "home"
+        model_dir.mkdir()
+        (model_dir / content).touch()
+        if content == "demo.log":
+            demo._remove(model_dir)
+        else:
+            with pytest.raises(
+                errors.ConfigError, match=rf"{model_dir} has no demo\.log.*--restart"
+            ):
+                demo._remove(model_dir)
+        assert model_dir.exists() == (content != "demo.log")
+
+    def test_nothing_is_there(self, tmp_path):
+        (tmp_path / "empty").mkdir()
+        for name in ("empty", "missing"):
+            demo._remove(tmp_path / name)
+            assert not (tmp_path / name).exists()
+
+    def test_file(self, tmp_path):
+        (tmp_path / "file").touch()
+        with pytest.raises(errors.ConfigError, match="file has no demo"):
+            demo._remove(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("place", "command"),
+    [
+        ("on_path", "tensorboard --logdir 'my demo'"),
+        ("beside_python", "{}/beside_python/tensorboard --logdir 'my demo'"),
+        (None, "pip install \"monolith-recsys[tensorboard]\"; tensorboard --logdir 'my demo'"),
+    ],
+)
+def test_tensorboard_is_named_as_it_can_be_started(tmp_path, monkeypatch, place, command):
+    monkeypatch.setenv("PATH", str(tmp_path / "on_path"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "beside_python" / "python"))
+    if place is not None:
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "tensorboard").touch(mode=0o755)
+    named = demo._describe_tensorboard(pathlib.Path("my demo"))
+    assert named == command.format(tmp_path)

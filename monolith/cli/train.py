@@ -1,0 +1,255 @@
+"""`monolith train MODULE:NAME`: trains on several processes, all of this machine or one of many.
+
+What the options mean is in docs/launching.md.
+"""
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from monolith import errors
+from monolith.cli import quiet
+
+if TYPE_CHECKING:
+    from monolith.cluster.local.supervisor import Outcome
+
+_ROLES = ("ps", "worker", "chief")
+
+
+def train(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:NAME",
+            help="A task, an ml.Model, an Estimator, or a function that makes one.",
+        ),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="[MODULE:]NAME", help="Data of an ml.Model: a function, or a reader."),
+    ] = None,
+    ps: Annotated[
+        int | None, typer.Option(min=0, help="How many parameter servers the job has.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="How many workers, with the chief.")
+    ] = None,
+    model_dir: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Where checkpoints go; all members share it."),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps to train, of all workers together.")
+    ] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, help="Step to train to, counted from the first one ever.")
+    ] = None,
+    epochs: Annotated[
+        int, typer.Option(min=1, help="How often the data of an ml.Model is read.")
+    ] = 1,
+    max_restarts: Annotated[
+        int,
+        typer.Option(min=0, help="How often members that die are started again, in sum."),
+    ] = 10,
+    grace: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="How long members may save after Ctrl-C or SIGTERM."
+        ),
+    ] = 300.0,
+    role: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ps|worker|chief",
+            help="Start one member of a job on several machines, and nothing else.",
+        ),
+    ] = None,
+    index: Annotated[
+        int | None,
+        typer.Option(min=0, help="Which of its role this member is; worker 0 is the chief."),
+    ] = None,
+    discovery: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the members of such a job meet: file, file:///DIR, zk://HOST:PORT/JOB, "
+            "consul, consul://JOB, tf_config."
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST", help="Address of this machine that such a member listens on."),
+    ] = None,
+) -> None:
+    """Train on several processes: parameter servers, a chief, and workers.
+
+    Without --role, all of them are started on this machine; what dies is started again. Ctrl-C
+    saves and ends; the same command goes on from there.
+    """
+    # As Python does it where a script is: modules of the current directory can be imported.
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    wanted = {
+        "target": target,
+        "data": data,
+        "model_dir": None if model_dir is None else _to_absolute(model_dir),
+        "steps": steps,
+        "max_steps": max_steps,
+        "epochs": epochs,
+    }
+    try:
+        _check(target, steps, max_steps)
+        if role is None and discovery is None and index is None and address is None:
+            _end(_train_here(wanted, ps, workers, max_restarts, grace))
+            return
+        if role is None and discovery != "tf_config":
+            raise errors.ConfigError(
+                "--index, --discovery and --address are for one member of a job; name its --role, "
+                "too: ps, worker or chief."
+            )
+        _take_part(wanted, role, index, ps, workers, discovery or "file", address)
+    except errors.MonolithError as error:
+        _fail(str(error))
+
+
+def _check(target: str, steps: int | None, max_steps: int | None) -> None:
+    """Refuses what can be refused before anything is loaded."""
+    module, colon, name = target.partition(":")
+    if not colon or not module or not name:
+        raise errors.ConfigError(
+            "What to train is given as MODULE:NAME, such as jobs.ranking:make_estimator; got "
+            f"{target!r}."
+        )
+    if steps is not None and max_steps is not None:
+        raise errors.ConfigError("Give --steps or --max-steps, not both.")
+
+
+def _to_absolute(path: str) -> str:
+    return path if "://" in path else os.path.abspath(path)
+
+
+def _train_here(
+    wanted: dict[str, Any], ps: int | None, workers: int | None, max_restarts: int, grace: float
+) -> "Outcome":
+    """Runs a whole job on this machine."""
+    from monolith.cluster.local import start, supervisor
+    from monolith.cluster.local.display import JobDisplay
+    from monolith.core import directories
+
+    if wanted["model_dir"] is not None:
+        directories.make_writable("--model-dir", wanted["model_dir"])
+    process = start.describe_process(logging.INFO)
+    with supervisor.leaving_nothing(), start.open_nursery() as nursery:
+        line = _make_line()
+        found = start.ask(nursery, process, wanted)
+        num_ps = found["num_ps"] or 1 if ps is None else ps
+        num_workers = found["num_workers"] if workers is None else workers
+        if num_ps == 0:
+            raise errors.ConfigError(
+                f"--ps is {num_ps}, but the members of a job share what they learn through "
+                "parameter servers; give --ps 1 or more."
+            )
+        model_dir = _to_absolute(found["model_dir"])
+        directories.make_writable("--model-dir", model_dir)
+        outcome = start.run_job(
+            num_ps=num_ps,
+            num_workers=num_workers,
+            model_dir=model_dir,
+            process=process,
+            target=wanted,
+            max_restarts=max_restarts,
+            grace_sec=grace,
+            display=JobDisplay(sys.stderr, total_steps=wanted["max_steps"], line=line),
+            nursery=nursery,
+        )
+        if outcome.code == 0:
+            typer.echo(f"{found['name']} is trained; its checkpoints are in {model_dir}.")
+        return outcome
+
+
+def _make_line() -> Any:
+    """Returns the bottom line of the terminal, None where there is none."""
+    if not sys.stderr.isatty():
+        return None
+    # It comes with TensorFlow, which the members load meanwhile.
+    with quiet.silenced_stderr():
+        from monolith.training.launch import cluster
+    return cluster.make_line()
+
+
+def _take_part(
+    wanted: dict[str, Any],
+    role: str | None,
+    index: int | None,
+    ps: int | None,
+    workers: int | None,
+    discovery: str,
+    address: str | None,
+) -> None:
+    """Runs one member of a job."""
+    if role is not None and role not in _ROLES:
+        raise errors.ConfigError(f"--role must be ps, worker or chief, got {role!r}.")
+    if role == "chief" and index not in (None, 0):
+        raise errors.ConfigError(
+            f"--role chief is worker 0, but --index is {index}; leave it out, or give --role "
+            "worker."
+        )
+    if role in ("ps", "worker") and index is None:
+        raise errors.ConfigError(f"--role {role} needs an --index, from 0.")
+    _narrow(address, discovery)
+    with quiet.silenced_stderr():
+        from monolith.training.launch import single
+    single.take_part(
+        wanted,
+        role="worker" if role == "chief" else role,
+        index=0 if role == "chief" else index,
+        num_ps=ps,
+        num_workers=workers,
+        where=discovery,
+    )
+
+
+def _narrow(address: str | None, discovery: str) -> None:
+    """Starts this process anew so that it listens on one address alone."""
+    from monolith.cluster import meeting, narrow, net
+
+    if narrow.get_listen_address() is not None:
+        return
+    try:
+        if address is None and discovery == meeting.TF_CONFIG:
+            planned = meeting.read_tf_config().addr
+            try:
+                environment = narrow.get_environment(planned)
+            except errors.ConfigError as error:
+                # A name of the scheduler's own, which need not lead to an address of the machine.
+                typer.echo(f"warning: {error} This member listens on all interfaces.", err=True)
+                return
+        else:
+            environment = narrow.get_environment(address or net.get_local_ip())
+    except OSError as error:
+        raise errors.ConfigError(f"This machine has no address: {error}.") from error
+    if environment:
+        # The library must be there before all others.
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "monolith.cli.app", *sys.argv[1:]],
+            {**os.environ, **environment},
+        )
+
+
+def _end(outcome: "Outcome") -> None:
+    if outcome.received is not None and outcome.code != 0:
+        typer.echo(
+            f"monolith: {outcome.message} The same command goes on from the last checkpoint.",
+            err=True,
+        )
+        raise typer.Exit(outcome.code)
+    if outcome.code != 0:
+        _fail(outcome.message)
+
+
+def _fail(message: str) -> None:
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(1)
