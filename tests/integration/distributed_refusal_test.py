@@ -1,0 +1,110 @@
+"""Members that do not fit into a job end with one sentence and a code, and the job goes on."""
+
+import socket
+
+import numpy as np
+import pytest
+from support import counting, jobs
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("graph_mode")]
+
+
+@pytest.fixture
+def job(tmp_path):
+    with jobs.Job(tmp_path / "logs") as job:
+        yield job
+
+
+def expect_refusal(member, error, *parts):
+    assert member.wait() == 1
+    # The last line of the trace, which is all that most people read.
+    last = member.log.strip().splitlines()[-1]
+    assert last.startswith(error), member.tail()
+    for part in parts:
+        assert part in last
+
+
+def test_wrong_members_do_not_disturb_the_others(tmp_path, job):
+    settings = counting.Settings(model_dir=str(tmp_path / "model"), num_ps=1, num_batches=20)
+    for role in ("ps", "worker"):
+        counting.start_member(job, settings, role, 0)
+    chief = job.members[-1]
+    chief.wait_for_log("the chief waits for workers [1] to finish")
+
+    second_chief = counting.start_member(job, settings, "worker", 0, name="second-chief")
+    expect_refusal(
+        second_chief,
+        "monolith.cluster.members.MemberConflictError: Worker 0, the chief, of this model",
+        f"is running already: process {chief.pid} on",
+    )
+    other_features = counting.start_member(job, settings, "worker", 1, name="features", dims=3)
+    expect_refusal(
+        other_features,
+        "monolith.errors.ConfigError: Worker 1 does not fit the job in",
+        "feature 'item' is `...dims [2] in",
+        "start all members with the same code and settings.",
+    )
+    other_number = counting.start_member(job, settings, "worker", 1, name="number", native=False)
+    expect_refusal(
+        other_number,
+        "monolith.errors.ConfigError: Worker 1 does not fit the job in",
+        "setting 'use_native_multi_hash_table' is `True` at the chief and `False` here",
+    )
+    beyond = counting.start_member(job, settings, "worker", 2, name="beyond")
+    expect_refusal(
+        beyond,
+        "monolith.errors.ConfigError: `index` of a worker must be in 0..1, since the job has 2",
+    )
+    wrong = [second_chief, other_features, other_number, beyond]
+    job.members[:] = [member for member in job.members if member not in wrong]
+    counting.start_member(job, settings, "worker", 1)
+    job.expect_success()
+    counts, _ = counting.read_counts(settings.model_dir)
+    for name, expected in counting.count_expected(20).items():
+        np.testing.assert_array_equal(counts[name], expected)
+
+
+def test_model_directory_that_is_not_shared(tmp_path, job):
+    settings = counting.Settings(
+        model_dir=str(tmp_path / "model"), num_ps=1, discovery="tf_config", shared_wait_sec=0.5
+    )
+    plans = counting.plan_tf_config(settings)
+    members = {
+        name: counting.start_member(
+            job,
+            settings,
+            "worker",
+            0,
+            name,
+            tf_config=tf_config,
+            model_dir=str(tmp_path / ("other" if name == "ps-0" else "model")),
+        )
+        for name, tf_config in plans.items()
+    }
+    for name in ("worker-0", "worker-1"):
+        expect_refusal(
+            members[name],
+            "monolith.errors.ConfigError: The parameter server at 127.0.0.1:",
+            "lives but has left no record in",
+            "all members must have the same model directory, on a disk that they share.",
+        )
+    # The chief has told the server, which it can reach, that the job is over.
+    assert members["ps-0"].wait() == 0
+
+
+def test_port_in_use(tmp_path, job):
+    settings = counting.Settings(
+        model_dir=str(tmp_path / "model"), num_ps=1, num_workers=1, discovery="tf_config"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        tf_config = (
+            f'{{"cluster": {{"ps": ["127.0.0.1:{port}"], "chief": ["127.0.0.1:1"]}}, '
+            '"task": {"type": "ps", "index": 0}}'
+        )
+        member = counting.start_member(job, settings, "ps", 0, tf_config=tf_config)
+        expect_refusal(
+            member,
+            f"monolith.errors.ConfigError: Ps 0 is to listen at 127.0.0.1:{port}, but port {port}",
+            "(Address already in use); end the process that has it, or plan another port.",
+        )

@@ -1,0 +1,237 @@
+"""`monolith train` and `ml.Estimator` with real clusters of processes.
+
+Covers monolith/training/launch/cluster.py, monolith/training/launch/member.py,
+monolith/training/launch/single.py and monolith/cluster/local/start.py.
+"""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import launch_jobs
+
+import monolith as ml
+from monolith.cluster import members
+from monolith.cluster.local import nursery
+from monolith.cluster.members import MemberState
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+
+TESTS = pathlib.Path(__file__).parents[1]
+JOBS = "support.launch_jobs"
+PATIENCE_SEC = 200
+
+
+def start(*arguments, environment=None, cwd=None):
+    paths = [str(TESTS), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return subprocess.Popen(
+        [sys.executable, "-m", "monolith.cli.app", "train", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+    )
+
+
+def finish(process):
+    """Returns its exit code and what it has written."""
+    try:
+        output, log = process.communicate(timeout=PATIENCE_SEC)
+    finally:
+        process.kill()
+    return process.returncode, output, log
+
+
+def wait_for_member(model_dir, role, index, launcher, other_than=None):
+    deadline_sec = time.monotonic() + PATIENCE_SEC
+    while True:
+        record = members.read_member(str(model_dir), role, index)
+        if record is not None and record.pid != other_than and record.state is MemberState.RUNNING:
+            return record
+        assert launcher.poll() is None, launcher.communicate()
+        assert time.monotonic() < deadline_sec
+        time.sleep(0.02)
+
+
+def read_step(model_dir):
+    checkpoint = tf.train.latest_checkpoint(str(model_dir))
+    return int(tf.train.load_variable(checkpoint, "global_step"))
+
+
+@pytest.fixture
+def others():
+    """The processes that earlier tests of this process have started, such as a forkserver."""
+    return set(nursery.find_descendants())
+
+
+def test_a_model_from_the_command_to_the_next_day(tmp_path, others):
+    model_dir = tmp_path / "clicks"
+    launcher = start(f"{JOBS}:make_estimator", "--ps", 2, "--workers", 2, "--model-dir", model_dir)
+    code, output, log = finish(launcher)
+    assert code == 0, log
+    assert output == f"clicks is trained; its checkpoints are in {model_dir}.\n"
+    names = {line.partition(" |")[0].strip() for line in log.splitlines() if " | " in line}
+    assert names == {"ps 0", "ps 1", "chief", "worker 1"}
+    assert "Traceback" not in log
+    # Each worker has read its half.
+    steps = launch_jobs.NUM_EXAMPLES // launch_jobs.BATCH_SIZE
+    assert read_step(model_dir) == steps
+
+    # What two servers have saved is used, and trained on, by one process, and the other way round.
+    local = ml.Estimator(launch_jobs.Clicks(), model_dir, ml.Adagrad(0.1), progress=False)
+    assert local.evaluate(launch_jobs.read)["global_step"] == steps
+    first = [p["click"] for p in local.predict(launch_jobs.read)][:16]
+    exported = ml.load(local.export(tmp_path / "export"))
+    np.testing.assert_allclose(exported(user=np.arange(16))["click"], first, rtol=1e-5)
+    local.train(launch_jobs.read, epochs=10)
+
+    config = ml.RunConfig(num_ps=1, num_workers=2)
+    on_cluster = ml.Estimator(
+        launch_jobs.Clicks(), model_dir, ml.Adagrad(0.1), config=config, progress=False
+    )
+    metrics = on_cluster.train(launch_jobs.read, epochs=2).evaluate(launch_jobs.read)
+    assert metrics["global_step"] == (1 + 10 + 2) * steps
+    assert metrics["click_auc"] > 0.99
+    assert set(nursery.find_descendants()) <= others
+
+
+def test_a_script_whose_model_no_module_has(tmp_path):
+    (tmp_path / "job.py").write_text(
+        (TESTS / "support" / "launch_jobs.py").read_text()
+        + """
+config = ml.RunConfig(num_ps=1, num_workers=2)
+estimator = ml.Estimator(Clicks(), "here", config=config, progress=False)
+try:
+    lock = __import__("threading").Lock()
+    estimator.train(lambda: lock and read())
+except ml.errors.ConfigError as error:
+    print(error)
+print(estimator.train(read, max_steps=6).evaluate(read)["global_step"])
+estimator.train(read, max_steps=6)
+print(len(list(estimator.predict(read))))
+"""
+    )
+    script = subprocess.run(
+        [sys.executable, "job.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SEC,
+        check=False,
+    )
+    assert script.returncode == 0, script.stderr
+    refusal, step, number = script.stdout.splitlines()
+    assert refusal.startswith("`data` of the job cannot be handed to other processes")
+    # Workers see the end of the other's steps only when they come to their own next one.
+    assert 6 <= int(step) <= 7
+    assert int(number) == launch_jobs.NUM_EXAMPLES
+
+
+def test_members_that_are_killed(tmp_path):
+    model_dir = tmp_path / "counting"
+    launcher = start(
+        f"{JOBS}:PARAMS",
+        *("--ps", 1, "--workers", 2, "--model-dir", model_dir),
+        environment={"BATCHES": "400", "STEP_SEC": "0.02"},
+    )
+    worker = wait_for_member(model_dir, "worker", 1, launcher)
+    os.kill(worker.pid, signal.SIGKILL)
+    wait_for_member(model_dir, "worker", 1, launcher, other_than=worker.pid)
+    server = members.read_member(str(model_dir), "ps", 0)
+    # It announces the address that it is narrowed to.
+    host, _, port = server.address.rpartition(":")
+    assert host == "127.0.0.1"
+    own = next(iter(socket.gethostbyname_ex(socket.gethostname())[2]), host)
+    if not own.startswith("127."):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((own, int(port)), timeout=5)
+    os.kill(server.pid, signal.SIGKILL)
+    code, _, log = finish(launcher)
+    assert code == 0, log
+    assert "worker 1 was killed by SIGKILL; starting it again (restart 1 of at most 10)" in log
+    assert "ps 0 was killed by SIGKILL; starting it again (restart 2 of at most 10)" in log
+    assert read_step(model_dir) > 0
+
+
+def test_ctrl_c_saves_once_and_a_kill_leaves_nobody(tmp_path, others):
+    model_dir = tmp_path / "counting"
+    arguments = [f"{JOBS}:PARAMS", "--ps", 1, "--workers", 2, "--model-dir", model_dir]
+    environment = {"BATCHES": "100000", "STEP_SEC": "0.02"}
+    launcher = start(*arguments, environment=environment)
+    wait_for_member(model_dir, "worker", 1, launcher)
+    wait_for_member(model_dir, "worker", 0, launcher)
+    launcher.send_signal(signal.SIGINT)
+    code, _, log = finish(launcher)
+    assert code == 130, log
+    assert "monolith: SIGINT has stopped the job. The same command goes on" in log
+    assert "Traceback" not in log
+    assert len(re.findall("saved 1 hash tables to", log)) == 1
+    step = read_step(model_dir)
+    assert step > 0
+    assert set(nursery.find_descendants()) <= others
+
+    launcher = start(*arguments, environment=environment)
+    pids = [wait_for_member(model_dir, r, i, launcher).pid for r, i in (("worker", 1), ("ps", 0))]
+    pids += nursery.find_descendants(launcher.pid)
+    launcher.kill()
+    launcher.communicate(timeout=PATIENCE_SEC)
+    deadline_sec = time.monotonic() + 30
+    while any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline_sec
+        time.sleep(0.02)
+    assert read_step(model_dir) >= step
+
+
+class TestOneMember:
+    """`--role`: the same command on each machine."""
+
+    def test_a_job_and_who_does_not_fit_in(self, tmp_path):
+        model_dir, files = tmp_path / "counting", f"file://{tmp_path}/meet"
+        common = [f"{JOBS}:PARAMS", "--ps", 1, "--workers", 2, "--model-dir", model_dir]
+        common += ["--discovery", files, "--address", "127.0.0.1"]
+        server = start(*common, "--role", "ps", "--index", 0)
+        chief = start(*common, "--role", "chief")
+        wait_for_member(model_dir, "worker", 0, chief)
+        second = start(*common, "--role", "worker", "--index", 0)
+        beyond = start(*common, "--role", "worker", "--index", 2)
+        expect_refusal(second, "Worker 0, the chief, of this model directory is running already")
+        expect_refusal(beyond, "`index` of a worker must be in 0..1, since the job has 2 of them")
+        worker = start(*common, "--role", "worker", "--index", 1)
+        for member in (worker, chief, server):
+            code, _, log = finish(member)
+            assert code == 0, log
+        assert read_step(model_dir) == 20
+
+    def test_tf_config_and_a_port_that_is_taken(self, tmp_path):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            tf_config = {
+                "cluster": {"ps": [address], "chief": ["127.0.0.1:1"]},
+                "task": {"type": "ps", "index": 0},
+            }
+            member = start(
+                *(f"{JOBS}:PARAMS", "--model-dir", tmp_path / "m", "--discovery", "tf_config"),
+                environment={"TF_CONFIG": json.dumps(tf_config)},
+            )
+            expect_refusal(member, f"Ps 0 is to listen at {address}, but port")
+
+
+def expect_refusal(process, sentence):
+    """Sees that it ends with one sentence, and with a code."""
+    code, _, log = finish(process)
+    assert code == 1, log
+    assert "Traceback" not in log
+    last = log.strip().splitlines()[-1]
+    assert last.startswith(f"error: {sentence}"), log
+    assert last.count("error: ") == 1
