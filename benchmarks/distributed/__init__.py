@@ -1,0 +1,1 @@
+"""Training over parameter servers, ours against one process and TensorFlow's own strategy."""

@@ -1,0 +1,167 @@
+"""Ours: one `MonolithModel`, trained in one process or by the members of a job.
+
+A member is what a user would start: an `Estimator` with the role in its config. The training runs
+in a thread, and a hook lets it do steps only while it is asked to.
+"""
+
+import threading
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from benchmarks.distributed import crossings, workload
+from monolith import layers
+from monolith.cluster.discovery_base import ServiceDiscoveryType
+from monolith.embedding import entry
+from monolith.model import ranking
+from monolith.training.estimator import Estimator, EstimatorSpec, RunConfig
+
+# Longer than any measurement: nobody is to save during one.
+_NEVER_SEC = 10**6
+
+
+class RankingModel(ranking.MonolithModel):
+    """Features with one id each and a network of 256 and 64."""
+
+    def __init__(self, batches: workload.Batches, model: workload.Model) -> None:
+        super().__init__()
+        self._dim = model.dim
+        # Of many features fewer batches: all of them are constants in the graph.
+        few = slice(0, max(10, workload.BATCHES * 20 // max(20, model.features)))
+        self._labels = batches.labels[few]
+        self._ids = {
+            f"feature_{number}": batches.get_numbers(number)[few]
+            for number in range(model.features)
+        }
+
+    def input_fn(self, mode: str) -> tf.data.Dataset:
+        features = {
+            name: tf.RaggedTensor.from_tensor(ids[..., None], ragged_rank=2)
+            for name, ids in self._ids.items()
+        }
+        return tf.data.Dataset.from_tensor_slices({**features, "label": self._labels}).repeat()
+
+    def model_fn(self, features: Any, mode: str) -> EstimatorSpec:
+        for name in self._ids:
+            self.create_embedding_feature_column(name)
+        optimizer = entry.AdagradOptimizer(
+            workload.LEARNING_RATE, initial_accumulator_value=workload.INITIAL_ACCUMULATOR
+        )
+        embeddings = self.lookup_embedding_slice(
+            list(self._ids), "vector", self._dim, optimizer=optimizer, out_type="concat"
+        )
+        logits = layers.MLP([*workload.HIDDEN, 1])(embeddings)
+        loss, pred = ranking.get_sigmoid_loss_and_pred(
+            "click", logits, features["label"], workload.BATCH
+        )
+        dense_optimizer = tf.compat.v1.train.AdagradOptimizer(
+            workload.LEARNING_RATE, workload.INITIAL_ACCUMULATOR
+        )
+        loss /= workload.BATCH
+        return EstimatorSpec(features["label"], pred, "click", loss, dense_optimizer)
+
+
+class Turns(tf.compat.v1.train.SessionRunHook):
+    """Lets a training, which runs in a thread, do steps only while it is asked to."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Event()
+        self._over = threading.Event()
+        self._seconds = 0.0
+        self._record: crossings.Recording | None = None
+
+    def take(self, seconds: float) -> tuple[int, float, float]:
+        """Returns steps done, the seconds they took, and the last loss."""
+        self._seconds, self._steps, self._start = seconds, 0, time.perf_counter()
+        self._over.clear()
+        self._turn.set()
+        self._over.wait()
+        return self._steps, self._elapsed, self._loss
+
+    def record(self, steps: int) -> crossings.Recording:
+        """Returns what TensorFlow has noted of that many steps."""
+        self._record = crossings.Recording(steps)
+        self.take(0.0)
+        record, self._record = self._record, None
+        return record
+
+    def begin(self) -> None:
+        self._loss_tensor = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)[-1]
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self._turn.wait()
+
+    def before_run(self, run_context: Any) -> Any:
+        options = None if self._record is None else self._record.options
+        return tf.compat.v1.train.SessionRunArgs(self._loss_tensor, options=options)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self._steps += 1
+        self._elapsed = time.perf_counter() - self._start
+        if self._record is not None:
+            self._record.add(run_values.run_metadata)
+            if not self._record.is_complete:
+                return
+        elif self._elapsed < self._seconds:
+            return
+        self._loss = float(run_values.results)
+        self._turn.clear()
+        self._over.set()
+        self._turn.wait()
+
+
+class Member:
+    """One process of a job: a server, a worker, or the only one.
+
+    Args:
+        batches: What to train on.
+        role: "ps", "worker", or "local".
+        index: Which of its kind.
+        shape: How many there are.
+        model: What is trained.
+        model_dir: Where the members meet.
+        threads: How many an op gets.
+        queues: Whether lookups run ahead of the steps and updates behind them, as they do by
+            default.
+    """
+
+    def __init__(
+        self,
+        batches: workload.Batches,
+        role: str,
+        index: int,
+        shape: workload.Shape,
+        model: workload.Model,
+        model_dir: str,
+        threads: int,
+        queues: bool,
+    ) -> None:
+        tf.compat.v1.disable_eager_execution()
+        self._turns = Turns()
+        config: Any = RunConfig(
+            is_local=role == "local",
+            model_dir=model_dir,
+            num_ps=shape.servers,
+            num_workers=shape.workers,
+            save_checkpoints_secs=_NEVER_SEC,
+        )
+        if role != "local":
+            config = config.to_runner_config()
+            config.server_type, config.index = role, index
+            config.discovery_type = ServiceDiscoveryType.FILE
+            if not queues:
+                config.embedding_prefetch_capacity = 0
+                config.enable_embedding_postpush = False
+            config.intra_op_parallelism_threads = threads
+        estimator = Estimator(RankingModel(batches, model), config)
+        self._thread = threading.Thread(
+            target=estimator.train, kwargs={"hooks": [self._turns]}, daemon=True
+        )
+        self._thread.start()
+
+    def run(self, seconds: float) -> tuple[int, float, float]:
+        return self._turns.take(seconds)
+
+    def record(self, steps: int) -> crossings.Recording:
+        return self._turns.record(steps)

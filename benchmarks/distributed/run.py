@@ -1,0 +1,166 @@
+"""Measures training over parameter servers, in turns, and prints the tables and the bars.
+
+In every group, one process, a job of ours and a job under TensorFlow's own strategy are alive at
+the same time, and train in turns on the same batches. A ratio is the median over the rounds of what
+both reached in that round, since the same figure moves between two runs.
+
+Run: `make bench-distributed`, or `python -m benchmarks.distributed.run --quick` for a look.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.distributed import report, wire, workload
+from benchmarks.distributed.jobs import OURS, STRATEGY, Job, Turn
+from benchmarks.table import crew
+from benchmarks.table import run as table_run
+
+DIRECTORY = crew.REPOSITORY / "build" / "bench"
+BATCHES = DIRECTORY / "distributed_batches.npz"
+# What `benchmarks.scaling` computes with.
+MEASURED = pathlib.Path(__file__).with_name("measured.json")
+CORES = len(os.sched_getaffinity(0))
+
+# Features of the jobs whose tensors are counted.
+COUNTED = (workload.Model(2, 32), workload.Model(20, 8), workload.Model(200, 8))
+TRACED = (workload.Shape(1, 1), workload.Shape(2, 2))
+_TRACED_STEPS = 15
+
+
+class Group(NamedTuple):
+    """What three contenders reached, in turns."""
+
+    model: workload.Model
+    shape: workload.Shape
+    alone: list[Turn]
+    ours: list[Turn]
+    strategy: list[Turn]
+
+
+def make_batches() -> workload.Batches:
+    from monolith.data import movies
+
+    config = movies.WorldConfig(
+        num_users=workload.USERS,
+        num_movies=workload.OTHERS,
+        num_examples=workload.BATCHES * workload.BATCH,
+    )
+    stream = movies.World(config).examples(0, config.num_examples)
+    shape = (workload.BATCHES, workload.BATCH)
+    return workload.Batches(
+        users=stream.user.reshape(shape).astype(np.int64),
+        movies=stream.movie.reshape(shape).astype(np.int64),
+        labels=stream.label.reshape(shape).astype(np.float32),
+    )
+
+
+def start(contender: str, shape: workload.Shape, model: workload.Model, queues: bool = True) -> Job:
+    return Job(
+        contender,
+        shape,
+        model,
+        batches=BATCHES,
+        directory=DIRECTORY,
+        environment=dict(os.environ),
+        cores=CORES,
+        queues=queues,
+    )
+
+
+def measure(model: workload.Model, shape: workload.Shape, rounds: int, seconds: float) -> Group:
+    print(f"{model}, {shape} ...", flush=True)
+    group = Group(model, shape, [], [], [])
+    with ExitStack() as stack:
+        jobs = [
+            (stack.enter_context(start(OURS, workload.ONE_PROCESS, model)), group.alone),
+            (stack.enter_context(start(OURS, shape, model)), group.ours),
+        ]
+        try:
+            jobs.append((stack.enter_context(start(STRATEGY, shape, model)), group.strategy))
+        except crew.WorkerFailed as error:
+            print(f"left out {STRATEGY}: {error}", flush=True)
+        for _ in range(rounds):
+            for job, turns in jobs:
+                turns.append(job.run(seconds))
+    return group
+
+
+def record(model: workload.Model, shape: workload.Shape) -> list[dict[str, Any]]:
+    """Returns what is known of some steps without queues, so that all of a step is in it."""
+    print(f"a trace: {model}, {shape} ...", flush=True)
+    with start(OURS, shape, model, queues=False) as job:
+        return job.record(_TRACED_STEPS)
+
+
+def summarize(groups: list[Group], traces: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the constants from which other sizes are predicted."""
+    points = []
+    for group in groups:
+        middle = {
+            name: statistics.median(getattr(turn, name) for turn in group.ours)
+            for name in ("examples_per_sec", "cpu", "server_cpu")
+        }
+        points.append(
+            {"model": group.model, "servers": group.shape.servers}
+            | {
+                "workers": group.shape.workers,
+                **middle,
+                "alone_cpu": statistics.median(turn.cpu for turn in group.alone),
+            }
+        )
+    step = traces[len(traces) // 2]
+    return {
+        "cores": CORES,
+        "batch": workload.BATCH,
+        "points": points,
+        "bytes_per_step": step["bytes"],
+        "row_bytes_per_step": step["tensors"]["rows"][1],
+        "dense_bytes_per_step": step["tensors"]["dense variables"][1],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each job in each round")
+    parser.add_argument("--quick", action="store_true", help="the first model, 2 short rounds")
+    parser.add_argument(
+        "--write", action="store_true", help=f"put the report into {table_run.RESULTS.name}"
+    )
+    args = parser.parse_args()
+    began = time.monotonic()
+    workload.save(make_batches(), BATCHES)
+    rounds, seconds = (2, 1.0) if args.quick else (args.rounds, args.seconds)
+    models = workload.MODELS[:1] if args.quick else workload.MODELS
+    try:
+        groups = [
+            measure(model, shape, rounds, seconds) for model in models for shape in workload.SHAPES
+        ]
+        counted = {model: record(model, TRACED[0]) for model in COUNTED}
+        traced = {TRACED[0]: counted[COUNTED[0]], TRACED[1]: record(COUNTED[0], TRACED[1])}
+    except crew.WorkerFailed as error:
+        sys.exit(str(error))
+    command = " ".join(["python -m benchmarks.distributed.run", *sys.argv[1:]])
+    minutes = (time.monotonic() - began) / 60
+    header = f"{datetime.date.today()}, `{command}`, {minutes:.0f} minutes."
+    lines = report.make_report(groups, counted, traced, wire.measure(), CORES)
+    text = "\n".join(["## Training over parameter servers", "", header, "", *lines])
+    print(text)
+    if args.write:
+        table_run.write_results(text, "bench-distributed")
+        summary = summarize(groups, counted[COUNTED[0]])
+        MEASURED.write_text(json.dumps(summary, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The prediction server against a call of the model in the same process."""
