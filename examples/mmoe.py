@@ -13,59 +13,46 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # Only errors of TensorFlow.
 
 import tensorflow as tf
 
-from monolith import layers
+import monolith as ml
 from monolith.data import movies
-from monolith.embedding import entry
-from monolith.model import ranking
-from monolith.training import estimator
 
-BATCH_SIZE = 512
-TASKS = ["click", "finish"]
 WORLD = movies.World(movies.WorldConfig(num_users=1_000, num_movies=200, num_examples=200_000))
+TASKS = ["click", "finish"]
 
 
-def add_finish(batch):
+def make_data(held_out=None):
     """The better a movie fits, the more of those who clicked watch it to its end."""
-    fit = tf.squeeze(batch.pop("probability"), axis=1)
-    stays = tf.random.uniform([BATCH_SIZE], seed=1) < fit
-    return {**batch, "finish": batch["label"] * tf.cast(stays, tf.float32)}
+
+    def add_finish(batch):
+        fit = tf.squeeze(batch.pop("probability"), axis=1)
+        stays = tf.random.uniform(tf.shape(fit), seed=1) < fit
+        click = batch.pop("label")
+        return {**batch, "click": click, "finish": click * tf.cast(stays, tf.float32)}
+
+    return movies.dataset(WORLD, held_out=held_out, with_probability=True).map(add_finish)
 
 
-class TwoTasks(ranking.MonolithModel):
+class TwoTasks(ml.Model):
     """Four experts, two gates, two heads."""
 
-    def input_fn(self, mode):
-        held_out = 40_960 if mode == estimator.ModeKeys.EVAL else None
-        return movies.dataset(
-            WORLD, batch_size=BATCH_SIZE, held_out=held_out, with_probability=True
-        ).map(add_finish)
+    def __init__(self):
+        super().__init__()
+        self.embed = ml.Embedding(["user", "movie", "genres"], dim=16, optimizer=ml.Adagrad(0.1))
+        self.experts = ml.MMoE(len(TASKS), num_experts=4, expert_units=[64, 32])
+        self.logits = [ml.Dense(1, name=f"{task}_logits") for task in TASKS]
 
-    def model_fn(self, features, mode):
-        for name in ("user", "movie", "genres"):
-            self.create_embedding_feature_column(name)
-        adagrad = entry.AdagradOptimizer(0.1, initial_accumulator_value=0.1)
-        embeddings = self.lookup_embedding_slice(
-            ["user", "movie", "genres"], "vector", 16, optimizer=adagrad, out_type="concat"
-        )
-        towers = layers.MMoE(len(TASKS), num_experts=4, expert_units=[64, 32])(embeddings)
-        labels = {"click": features["label"], "finish": features["finish"]}
-        losses, preds = [], {}
-        for task, tower in zip(TASKS, towers, strict=True):
-            logits = layers.Dense(1, name=f"{task}_logits")(tower)
-            loss, preds[task] = ranking.get_sigmoid_loss_and_pred(
-                task, logits, labels[task], BATCH_SIZE, mode=mode
-            )
-            losses.append(loss)
-        optimizer = tf.compat.v1.train.AdagradOptimizer(0.02)
-        return estimator.EstimatorSpec(labels, preds, TASKS, sum(losses), optimizer)
+    def call(self, batch):
+        towers = self.experts(self.embed(batch))
+        return [
+            ml.BinaryHead(task, logits(tower), batch.get(task))
+            for task, logits, tower in zip(TASKS, self.logits, towers, strict=True)
+        ]
 
 
 def main() -> None:
-    tf.compat.v1.disable_eager_execution()
-    tf.compat.v1.logging.set_verbosity("ERROR")
     with tempfile.TemporaryDirectory() as model_dir:
-        config = estimator.RunConfig(is_local=True, model_dir=model_dir)
-        metrics = estimator.Estimator(TwoTasks(), config).train().evaluate()
+        estimator = ml.Estimator(TwoTasks(), model_dir, optimizer=ml.Adagrad(0.02))
+        metrics = estimator.train(make_data).evaluate(lambda: make_data(held_out=40_960))
     print(", ".join(f"AUC of {task} {metrics[f'{task}_auc']:.4f}" for task in TASKS))
 
 
