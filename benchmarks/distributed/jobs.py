@@ -8,8 +8,11 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from benchmarks.distributed import workload
-from benchmarks.distributed.worker import COORDINATOR, OURS, STRATEGY
+from benchmarks.distributed.worker import COORDINATOR, KERAS, OURS, STRATEGY
 from benchmarks.table import crew
+
+# Steps that fetch something for the first time make TensorFlow build a graph, on all processes.
+_WARM_UP_SEC = 2.0
 
 
 class Turn(NamedTuple):
@@ -25,7 +28,7 @@ class Job:
     """The processes of one contender; a context that ends them.
 
     Args:
-        contender: Ours or TensorFlow's strategy.
+        contender: Ours, or one of those under TensorFlow's strategy.
         shape: How many processes.
         model: What they train.
         batches: The file of the batches.
@@ -59,7 +62,7 @@ class Job:
             "model_dir": str(model_dir),
             "queues": queues,
         }
-        if contender == STRATEGY:
+        if contender != OURS:
             arguments["cluster"] = _choose_addresses(shape)
         self._members: dict[str, list[crew.Member]] = {}
         try:
@@ -71,13 +74,13 @@ class Job:
                     directory / "logs",
                     environment,
                     module="benchmarks.distributed.worker",
-                    log_name=f"distributed-{name}-{role}-{index}",
+                    log_name=f"distributed-{name.replace(' ', '_')}-{role}-{index}",
                 )
                 self._members.setdefault(role, []).append(member)
                 member.send("create", role=role, index=index, **arguments)
             for member in self._get_all():
                 member.receive()
-            self.run(0.5)  # Warms up.
+            self.run(_WARM_UP_SEC)
         except BaseException:
             self.close()
             raise
@@ -136,7 +139,7 @@ def _list_roles(contender: str, shape: workload.Shape) -> Iterable[tuple[str, in
         return [("local", 0)]
     roles = [("ps", index) for index in range(shape.servers)]
     roles += [("worker", index) for index in range(shape.workers)]
-    return [*roles, (COORDINATOR, 0)] if contender == STRATEGY else roles
+    return [*roles, (COORDINATOR, 0)] if contender != OURS else roles
 
 
 def _choose_addresses(shape: workload.Shape) -> dict[str, list[str]]:
@@ -148,4 +151,4 @@ def _choose_addresses(shape: workload.Shape) -> dict[str, list[str]]:
     return {"ps": addresses[: shape.servers], "worker": addresses[shape.servers :]}
 
 
-__all__ = ["OURS", "STRATEGY", "Job", "Turn"]
+__all__ = ["KERAS", "OURS", "STRATEGY", "Job", "Turn"]

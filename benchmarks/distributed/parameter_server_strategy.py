@@ -1,9 +1,8 @@
-"""The same model under `tf.distribute.ParameterServerStrategy`, with plain variables.
+"""The same model by hand under `tf.distribute.ParameterServerStrategy`, with plain variables.
 
-Keras 3, which TensorFlow 2.21 has, does not train under this strategy, and a Keras 2 model that did
-under TensorFlow 2.16 was slower than this: a step written for speed, scheduled by a
-`ClusterCoordinator`. Equal ids are looked up once, so that rows and gradients cross once; only rows
-that a batch has used are updated; several steps are one call.
+A stricter peer than `keras_fit`, which is what users of Keras have: a step written for speed,
+scheduled by a `ClusterCoordinator`. Equal ids are looked up once, so that rows and gradients cross
+once; only rows that a batch has used are updated; several steps are one call.
 
 Beside workers and servers, the strategy has a coordinator, a process that ours does not have.
 """

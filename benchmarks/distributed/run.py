@@ -1,8 +1,9 @@
 """Measures training over parameter servers, in turns, and prints the tables and the bars.
 
-In every group, one process, a job of ours and a job under TensorFlow's own strategy are alive at
-the same time, and train in turns on the same batches. A ratio is the median over the rounds of what
-both reached in that round, since the same figure moves between two runs.
+In every group, one process, a job of ours and two jobs under TensorFlow's own strategy, Keras's fit
+and a step by hand, are alive at the same time, and train in turns on the same batches. A ratio is
+the median over the rounds of what both reached in that round, since the same figure moves between
+two runs.
 
 Run: `make bench-distributed`, or `python -m benchmarks.distributed.run --quick` for a look.
 """
@@ -21,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.distributed import report, wire, workload
-from benchmarks.distributed.jobs import OURS, STRATEGY, Job, Turn
-from benchmarks.table import crew
+from benchmarks.distributed.jobs import KERAS, OURS, STRATEGY, Job, Turn
+from benchmarks.table import crew, environments
 from benchmarks.table import run as table_run
 
 DIRECTORY = crew.REPOSITORY / "build" / "bench"
@@ -38,12 +39,13 @@ _TRACED_STEPS = 15
 
 
 class Group(NamedTuple):
-    """What three contenders reached, in turns."""
+    """What the contenders reached, in turns; nothing of one that could not be started."""
 
     model: workload.Model
     shape: workload.Shape
     alone: list[Turn]
     ours: list[Turn]
+    keras: list[Turn]
     strategy: list[Turn]
 
 
@@ -71,24 +73,34 @@ def start(contender: str, shape: workload.Shape, model: workload.Model, queues: 
         model,
         batches=BATCHES,
         directory=DIRECTORY,
-        environment=dict(os.environ),
+        environment=_make_environment(contender),
         cores=CORES,
         queues=queues,
     )
 
 
+def _make_environment(contender: str) -> dict[str, str]:
+    environment = dict(os.environ)
+    if contender == KERAS:
+        packages = str(environments.add_packages(environments.KERAS_2, DIRECTORY))
+        others = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join([packages, *([others] if others else [])])
+    return environment
+
+
 def measure(model: workload.Model, shape: workload.Shape, rounds: int, seconds: float) -> Group:
     print(f"{model}, {shape} ...", flush=True)
-    group = Group(model, shape, [], [], [])
+    group = Group(model, shape, [], [], [], [])
     with ExitStack() as stack:
         jobs = [
             (stack.enter_context(start(OURS, workload.ONE_PROCESS, model)), group.alone),
             (stack.enter_context(start(OURS, shape, model)), group.ours),
         ]
-        try:
-            jobs.append((stack.enter_context(start(STRATEGY, shape, model)), group.strategy))
-        except crew.WorkerFailed as error:
-            print(f"left out {STRATEGY}: {error}", flush=True)
+        for peer, turns in ((KERAS, group.keras), (STRATEGY, group.strategy)):
+            try:
+                jobs.append((stack.enter_context(start(peer, shape, model)), turns))
+            except (crew.WorkerFailed, environments.Unavailable) as error:
+                print(f"left out {peer}: {error}", flush=True)
         for _ in range(rounds):
             for job, turns in jobs:
                 turns.append(job.run(seconds))

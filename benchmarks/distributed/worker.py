@@ -10,6 +10,7 @@ from benchmarks.table.worker import serve
 
 OURS = "ours"
 STRATEGY = "ParameterServerStrategy"
+KERAS = "Keras fit"
 COORDINATOR = "coordinator"
 
 
@@ -52,10 +53,14 @@ class Worker:
         from benchmarks.distributed import parameter_server_strategy as strategy
 
         assert cluster is not None
-        if role == COORDINATOR:
-            self._member = strategy.Coordinator(batches, workload.Model(*model), cluster)
-        else:
+        if role != COORDINATOR:
             self._member = strategy.start_server(cluster, role, index, threads)
+        elif self._name == KERAS:
+            from benchmarks.distributed import keras_fit
+
+            self._member = keras_fit.Coordinator(batches, workload.Model(*model), cluster)
+        else:
+            self._member = strategy.Coordinator(batches, workload.Model(*model), cluster)
 
     def run(self, *, seconds: float) -> dict[str, float]:
         """Trains for at least that long."""
@@ -74,7 +79,7 @@ class Worker:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--contender", choices=(OURS, STRATEGY), required=True)
+    parser.add_argument("--contender", choices=(OURS, KERAS, STRATEGY), required=True)
     parser.add_argument("--threads", type=int, required=True)
     args = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

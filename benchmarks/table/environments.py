@@ -15,6 +15,9 @@ TFRA = "tfra"
 TORCH = "torch"
 PLOT = "plot"
 
+# Keras 2 for our own TensorFlow; added to our environment's packages, not installed in it.
+KERAS_2 = "tf-keras==2.21.0"
+
 REQUIREMENTS = {
     TFRA: [
         "tensorflow-cpu==2.16.2",
@@ -64,3 +67,26 @@ def python_of(environment: str, directory: pathlib.Path) -> str:
         ) from error
     done.write_text(wanted)
     return str(python)
+
+
+def add_packages(requirement: str, directory: pathlib.Path) -> pathlib.Path:
+    """Returns where a package is, without what it depends on: for a process's `PYTHONPATH`.
+
+    Raises:
+        Unavailable: The package could not be installed.
+    """
+    home = directory / requirement
+    if home.exists():
+        return home
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    unfinished = directory / f"{requirement}.unfinished"
+    try:
+        subprocess.run(
+            [*install, "--no-deps", "--upgrade", "--target", str(unfinished), requirement],
+            check=True,
+        )
+    except subprocess.CalledProcessError as error:
+        raise Unavailable(
+            f"{requirement} could not be installed (code {error.returncode}, see above)."
+        ) from error
+    return unfinished.rename(home)
