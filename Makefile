@@ -7,7 +7,7 @@ WORKERS ?= 2
 CPP_SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
 NATIVE_SOURCES := CMakeLists.txt $(CPP_SOURCES) $(shell find csrc proto -name '*.proto' -o -name CMakeLists.txt)
 
-.PHONY: setup native wheel demo test system-packages test-fast test-core test-asan test-tsan fuzz fuzz-asan lint format bench bench-table bench-checkpoint bench-dense bench-prefetch docs site bench-small bench-keras bench-distributed bench-calls bench-serving fuzz-serving chaos clean
+.PHONY: setup native wheel demo test system-packages test-fast test-core test-asan test-tsan fuzz fuzz-asan lint format bench bench-table bench-checkpoint bench-dense bench-prefetch docs site bench-small bench-keras bench-distributed bench-calls bench-input bench-serving fuzz-serving chaos clean
 
 setup: $(VENV)/.native
 
@@ -159,6 +159,10 @@ bench-collision: setup
 # What a prefetch queue hides of the input's time.
 bench-prefetch: setup
 	$(BIN)/python -m benchmarks.prefetch
+
+# Example and ExampleBatch into features, against tf.io.parse_example.
+bench-input: setup
+	$(BIN)/python -m benchmarks.input
 
 # The dense optimizers and clipping against the same formulas in TensorFlow ops, in one run.
 bench-dense: setup

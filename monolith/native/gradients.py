@@ -40,6 +40,7 @@ for _op in (
     "MonolithMultiHashTableSave",
     "MonolithMultiHashTableSize",
     "MonolithMultiHashTableStats",
+    "MonolithParseExamples",
     "MonolithTableGatherTouched",
     "ReadMonolithMultiHashTable",
     "TfServingRemotePredict",

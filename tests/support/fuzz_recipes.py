@@ -159,6 +159,39 @@ def _unique(rng):
     return inputs, {"dims": dims, "generate_buffer": rng.random() < 0.5}
 
 
+# Field 1 of an Example, its features, and field 1 of an Instance, its fids, are both bytes; so is
+# field 1 of an ExampleBatch, its columns. Each of these is read by one of the formats at least.
+_RECORDS = [
+    b"",
+    b"\x0a\x0f\x0a\x01a\x12\x0a\x12\x08" + bytes(range(8)),  # A feature 'a', cut short.
+    b"\x0a\x11\x0a\x01a\x12\x0c\x12\x0a\x0a\x08" + bytes(range(8)),  # One with a fid.
+    b"\x0a\x11\x0a\x01a\x12\x0c\x12\x0a\x0a\x08" + bytes(range(8)) + b"\x18\x01",
+    b"\x0a\x08" + bytes(7) + b"\x04",  # A fid of slot 16.
+    b"\x0a\x0b\x0a\x01d\x12\x06\x1a\x04\x0d\x00\x00\x80",
+]
+
+
+@recipe("MonolithParseExamples")
+def _parse(rng):
+    record_format = rng.choice(["instance", "example", "example_batch"])
+    num_sparse, num_line_id = rng.randrange(3), rng.randrange(2)
+    dense = [("label", "float32"), ("d", "int64"), ("s", "string")][: rng.randrange(4)]
+    dense += [("uid", "int64")] * num_line_id
+    records = [rng.choice(_RECORDS) for _ in range(some(rng))]
+    return {"serialized": strings(*records)}, {
+        "num_sparse": num_sparse,
+        "format": record_format,
+        "sparse_names": ["a", "b"][:num_sparse],
+        "sparse_slots": [rng.choice([-1, 16]), -1][:num_sparse],
+        "dense_names": [name for name, _ in dense],
+        "dense_widths": [rng.randrange(1, 3) for _ in dense],
+        "dense_types": [dtype for _, dtype in dense],
+        "num_line_id": num_line_id,
+        "convert_v1": rng.random() < 0.5,
+        "skip_damaged": rng.random() < 0.8,
+    }
+
+
 # The ids [1, 2, 1] of a table of dim 2 and [3] of one of dim 3: distinct 1, 2 and 3.
 _OFFSETS = {"value_offset_map": ints([0, 4, 2, 6]), "value_offset_map_split": ints([0, 2, 3, 4])}
 

@@ -1,0 +1,135 @@
+// The column-major half of the parser: ExampleBatches.
+#include <algorithm>
+#include <stdexcept>
+
+#include "core/data/dense_sink.h"
+#include "core/data/example_parser.h"
+#include "core/wire/wire.h"
+
+namespace monolith::core {
+namespace {
+
+// A damaged number must not ask for all memory: a batch has no more rows than bytes, as each of
+// its columns takes two for a row; and shared ids are repeated no more often than this.
+constexpr std::int64_t kRowsOfAnyBatch = 1 << 16;
+constexpr std::int64_t kMostShared = std::int64_t{1} << 28;
+
+}  // namespace
+
+void ExampleParser::ParseBatch(std::string_view record, ParsedRows* rows) const {
+  std::int32_t batch_size = 0;
+  ForEachField(record, [&](const WireField& field) {
+    if (field.number == 3) ReadScalar(field, &batch_size);
+  });
+  if (batch_size < 0 ||
+      batch_size > std::max(kRowsOfAnyBatch, static_cast<std::int64_t>(record.size()))) {
+    throw std::invalid_argument("its batch_size of " + std::to_string(batch_size) +
+                                " does not fit its " + std::to_string(record.size()) + " bytes");
+  }
+  OpenRows(batch_size, rows);
+  std::vector<bool> seen(spec_.sparse_names.size(), false);
+  ForEachField(record, [&](const WireField& field) {
+    if (field.number == 1 && field.type == WireType::kBytes) {
+      ParseColumn(field.bytes, batch_size, &seen, rows);
+    }
+  });
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    SparseColumn& column = rows->sparse[i];
+    if (!seen[i]) {
+      column.ends.resize(column.ends.size() + batch_size,
+                         static_cast<std::int64_t>(column.values.size()));
+    }
+  }
+  rows->num_rows += batch_size;
+}
+
+void ExampleParser::ParseColumn(std::string_view bytes, std::int64_t num_rows,
+                                std::vector<bool>* seen, ParsedRows* rows) const {
+  // Its type and number of features come behind them.
+  std::string_view name;
+  std::int32_t type = 0;
+  std::int64_t count = 0;
+  ForEachField(bytes, [&](const WireField& field) {
+    if (field.number == 1 && field.type == WireType::kBytes) name = field.bytes;
+    if (field.number == 2 && field.type == WireType::kBytes) ++count;
+    if (field.number == 3) ReadScalar(field, &type);
+  });
+  const int column = FindColumn(name);
+  if (column == kNobody) return;
+  const bool is_shared = type == 1;
+  if (is_shared ? count < 1 : count != num_rows) {
+    throw std::out_of_range(
+        is_shared ? "the shared column '" + std::string(name) + "' has no feature"
+                  : "ExampleBatch batch_size should be equal to named_feature size, while got " +
+                        std::to_string(num_rows) + " vs " + std::to_string(count) +
+                        " for feature_name " + std::string(name));
+  }
+  const bool is_sparse = column >= 0 && column < static_cast<int>(spec_.sparse_names.size());
+  if (is_sparse && (*seen)[column]) {
+    throw std::invalid_argument("it has two columns named '" + std::string(name) + "'");
+  }
+  if (is_sparse) (*seen)[column] = true;
+  if (num_rows == 0) return;
+  std::int64_t done = 0;
+  WireReader reader(bytes);
+  for (WireField field; reader.Next(&field);) {
+    if (field.number != 2 || field.type != WireType::kBytes) continue;
+    const std::int64_t row = rows->num_rows + done;
+    if (column == kLineId) {
+      std::string_view line_id;
+      DenseSink sink(nullptr, nullptr, &line_id, 1);
+      ForEachField(field.bytes, [&](const WireField& kind) {
+        if (kind.number != 6 || kind.type != WireType::kBytes) return;
+        ForEachField(kind.bytes, [&](const WireField& value) {
+          if (value.type == WireType::kBytes) sink.AddString(value.bytes);
+        });
+      });
+      for (std::int64_t i = 0; i < (is_shared ? num_rows : 1); ++i)
+        AddLineId(line_id, row + i, rows);
+    } else {
+      AddFeature(column, field.bytes, row, rows);
+      if (is_sparse) {
+        SparseColumn& sparse = rows->sparse[column];
+        sparse.ends.push_back(static_cast<std::int64_t>(sparse.values.size()));
+      }
+    }
+    ++done;
+    if (is_shared) break;
+  }
+  if (is_shared && column != kLineId) RepeatFirstRow(column, num_rows, rows);
+}
+
+void ExampleParser::RepeatFirstRow(int column, std::int64_t num_rows, ParsedRows* rows) const {
+  if (column < static_cast<int>(spec_.sparse_names.size())) {
+    SparseColumn& sparse = rows->sparse[column];
+    const auto end = static_cast<std::int64_t>(sparse.values.size());
+    const std::int64_t begin = sparse.ends.size() < 2 ? 0 : sparse.ends[sparse.ends.size() - 2];
+    const std::int64_t length = end - begin;
+    if (length > kMostShared / num_rows) {
+      throw std::invalid_argument("the shared column '" + spec_.sparse_names[column] + "' has " +
+                                  std::to_string(length) + " ids for " + std::to_string(num_rows) +
+                                  " rows, which are too many");
+    }
+    sparse.values.resize(end + length * (num_rows - 1));
+    for (std::int64_t i = 1; i < num_rows; ++i) {
+      std::copy_n(sparse.values.begin() + begin, length,
+                  sparse.values.begin() + begin + i * length);
+      sparse.ends.push_back(end + i * length);
+    }
+    return;
+  }
+  const std::size_t number = column - spec_.sparse_names.size();
+  const std::int64_t width = spec_.dense[number].width;
+  DenseColumn& dense = rows->dense[number];
+  const auto repeat = [&](auto* values) {
+    for (std::int64_t i = 1; !values->empty() && i < num_rows; ++i) {
+      const auto from = values->begin() + rows->num_rows * width;
+      std::copy_n(from, width, from + i * width);
+    }
+  };
+  repeat(&dense.floats);
+  repeat(&dense.integers);
+  repeat(&dense.strings);
+}
+
+}  // namespace monolith::core

@@ -1,0 +1,119 @@
+// Serialized Examples, ExampleBatches and Instances as columns of ids and numbers.
+//
+// One pass over the bytes, without messages in between: what nobody asked for is skipped, and ids
+// are copied from the bytes straight to their column. A record that is damaged or does not fit is
+// refused in one sentence and leaves no trace in the columns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/data/line_id.h"
+#include "core/wire/wire.h"
+
+namespace monolith::core {
+
+enum class RecordFormat { kInstance, kExample, kExampleBatch };
+enum class DenseType { kFloat, kInt64, kString };
+
+// A column with a fixed number of values per row, zeros or empty strings where a row has none.
+struct DenseSpec {
+  std::string name;
+  std::int64_t width = 1;
+  DenseType type = DenseType::kFloat;
+  bool is_line_id = false;  // A field of the LineId, not a feature.
+};
+
+struct ParseSpec {
+  RecordFormat format = RecordFormat::kExample;
+  std::vector<std::string> sparse_names;
+  // Of Instances: the v1 slot whose fids a sparse column takes, or -1 if it goes by name.
+  std::vector<std::int64_t> sparse_slots;
+  std::vector<DenseSpec> dense;
+  bool convert_v1 = true;  // Whether fids of version 1 become version 2.
+};
+
+struct SparseColumn {
+  std::vector<std::int64_t> values;
+  std::vector<std::int64_t> ends;  // By row: where its values end.
+};
+
+// `strings` point into the records.
+struct DenseColumn {
+  std::vector<float> floats;
+  std::vector<std::int64_t> integers;
+  std::vector<std::string_view> strings;
+};
+
+// What one thread has parsed.
+struct ParsedRows {
+  std::vector<SparseColumn> sparse;
+  std::vector<DenseColumn> dense;
+  std::int64_t num_rows = 0;
+
+  // Features mostly come in the same order: the name that stood at each place last time, and the
+  // column that it belongs to.
+  struct Guess {
+    std::string name;
+    int column = -1;
+  };
+  std::vector<Guess> guesses;
+};
+
+// Thread-safe: it is not changed by parsing.
+class ExampleParser {
+ public:
+  // Throws std::invalid_argument if the spec is none.
+  explicit ExampleParser(ParseSpec spec);
+  ExampleParser(const ExampleParser&) = delete;
+  ExampleParser& operator=(const ExampleParser&) = delete;
+
+  [[nodiscard]] const ParseSpec& spec() const { return spec_; }
+  [[nodiscard]] ParsedRows MakeRows() const;
+  // Removes all rows, and keeps the memory for others.
+  void Clear(ParsedRows* rows) const { Truncate(0, rows); }
+
+  // Appends the row of a record, or the rows of an ExampleBatch. Throws std::invalid_argument, or
+  // std::out_of_range where the specification wants that, and `rows` are what they were before.
+  void Parse(std::string_view record, ParsedRows* rows) const;
+
+ private:
+  // Columns beyond those that were asked for.
+  static constexpr int kNobody = -1;
+  static constexpr int kLineId = -2;
+
+  void ParseInstance(std::string_view record, ParsedRows* rows) const;
+  void ParseExample(std::string_view record, ParsedRows* rows) const;
+  void ParseBatch(std::string_view record, ParsedRows* rows) const;
+  void ParseColumn(std::string_view column, std::int64_t num_rows, std::vector<bool>* seen,
+                   ParsedRows* rows) const;
+  void AddV1Fids(const WireField& field, ParsedRows* rows) const;
+  void RepeatFirstRow(int column, std::int64_t num_rows, ParsedRows* rows) const;
+  void AddIdlFeature(std::string_view feature, std::int64_t row, ParsedRows* rows) const;
+  void AddFeature(int column, std::string_view feature, std::int64_t row, ParsedRows* rows) const;
+  void AddFids(std::size_t column, std::string_view feature, ParsedRows* rows) const;
+  void AddDense(std::size_t column, std::string_view feature, std::int64_t row,
+                ParsedRows* rows) const;
+  void AddLineId(std::string_view line_id, std::int64_t row, ParsedRows* rows) const;
+  void OpenRows(std::int64_t count, ParsedRows* rows) const;
+  void CloseRow(ParsedRows* rows) const;
+  void Truncate(std::int64_t num_rows, ParsedRows* rows) const;
+  [[nodiscard]] int FindColumn(std::string_view name) const;
+  [[nodiscard]] int GuessColumn(std::string_view name, std::size_t place, ParsedRows* rows) const;
+  [[nodiscard]] std::string Describe(int column) const;
+
+  ParseSpec spec_;
+  // Names to columns: sparse ones first, dense ones behind them.
+  std::unordered_map<std::string_view, int> columns_;
+  std::vector<int> column_of_slot_;           // v1 slots; -1 if nobody reads it.
+  std::vector<const LineIdField*> line_ids_;  // By dense column; null if it is a feature.
+  int label_ = -1;                            // Numbers of dense columns with a source of their
+  int weight_ = -1;                           // own, -1 if nobody reads them.
+  bool reads_line_id_ = false;
+};
+
+}  // namespace monolith::core

@@ -1,0 +1,272 @@
+"""Serialized Examples, ExampleBatches and Instances as features.
+
+An `Example` is one row of named features, an `ExampleBatch` many rows by column, an `Instance` one
+row whose fids have a slot and no name. All are parsed in one pass by one op, on several threads.
+
+Sparse features are ragged int64 fids, named by strings, or by slots as integers. Dense ones are
+`[batch, *shape]`; `label` and `instance_weight` are the labels and the weight of a record. Extra
+features are fields of the LineId. A row that lacks a feature has no ids, zeros, or empty strings; a
+weight that is missing is 1.
+
+Example:
+    >>> from monolith.proto import example_pb2
+    >>> example = example_pb2.Example(label=[1])
+    >>> example.named_feature.add(name="user").feature.fid_v2_list.value.append(7)
+    >>> example.line_id.uid = 5
+    >>> features = parse_examples(
+    ...     tf.constant([example.SerializeToString()]),
+    ...     sparse_features=["user"],
+    ...     dense_features=["label"],
+    ...     extra_features=["uid"],
+    ... )
+    >>> features["user"].to_list(), features["label"].numpy(), features["uid"].numpy()
+    ([[7]], array([[1.]], dtype=float32), array([[5]]))
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from google.protobuf import descriptor
+
+from monolith import errors
+from monolith.data import feature_list, fids
+from monolith.native import ops
+from monolith.proto import line_id_pb2
+
+Features = dict[str, tf.Tensor | tf.RaggedTensor]
+Shape = int | Sequence[int]
+
+# Under this name is how many records were left out, if damaged ones are.
+NUM_SKIPPED = "__num_skipped__"
+
+_TYPES = (tf.float32, tf.int64, tf.string)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Dense:
+    names: list[str]
+    shapes: list[list[int]]
+    types: list[tf.DType]
+
+    def __add__(self, other: "_Dense") -> "_Dense":
+        shapes, types = self.shapes + other.shapes, self.types + other.types
+        return _Dense(self.names + other.names, shapes, types)
+
+
+def parse_examples(
+    tensor: tf.Tensor,
+    sparse_features: Sequence[str | int],
+    dense_features: Sequence[str] | None = None,
+    dense_feature_shapes: Sequence[Shape] | None = None,
+    dense_feature_types: Sequence[tf.DType] | None = None,
+    extra_features: Sequence[str] | None = None,
+    extra_feature_shapes: Sequence[Shape] | None = None,
+    *,
+    skip_damaged: bool = False,
+) -> Features:
+    """Parses serialized Examples, one row each; fids of version 1 become version 2.
+
+    Args:
+        tensor: Strings, `[batch]`.
+        sparse_features: Names, or slots.
+        dense_features: Names.
+        dense_feature_shapes: One for each; `[1]` if there are none.
+        dense_feature_types: float32, int64 or string for each; float32 if there are none.
+        extra_features: Fields of the LineId. Repeated ones are cut, or filled with zeros.
+        extra_feature_shapes: One for each; `[1]` if there are none.
+        skip_damaged: Leaves out records that cannot be parsed, and says under `NUM_SKIPPED` how
+            many these are.
+
+    Raises:
+        tf.errors.InvalidArgumentError: A record is damaged, or holds something else.
+    """
+    dense = _make_dense(dense_features, dense_feature_shapes, dense_feature_types)
+    extra = _make_extra(extra_features, extra_feature_shapes)
+    names = [feature_list.get_feature_name_and_slot(item)[0] for item in sparse_features]
+    slots = [-1] * len(names)
+    return _parse("example", tensor, names, slots, dense, extra, skip_damaged=skip_damaged)
+
+
+def parse_example_batch(
+    tensor: tf.Tensor,
+    sparse_features: Sequence[str | int],
+    dense_features: Sequence[str] | None = None,
+    dense_feature_shapes: Sequence[Shape] | None = None,
+    dense_feature_types: Sequence[tf.DType] | None = None,
+    extra_features: Sequence[str] | None = None,
+    extra_feature_shapes: Sequence[Shape] | None = None,
+    *,
+    skip_damaged: bool = False,
+) -> Features:
+    """Parses a serialized ExampleBatch, or the rows of several one after the other.
+
+    Args:
+        tensor: A string, or several, `[n]`.
+        sparse_features: As those of `parse_examples`, and so is what follows.
+        dense_features: Names.
+        dense_feature_shapes: One for each; `[1]` if there are none.
+        dense_feature_types: float32, int64 or string for each; float32 if there are none.
+        extra_features: Fields of the LineId.
+        extra_feature_shapes: One for each; `[1]` if there are none.
+        skip_damaged: Leaves out batches that cannot be parsed.
+
+    Raises:
+        tf.errors.InvalidArgumentError: A batch is damaged, or holds something else.
+        tf.errors.OutOfRangeError: A column has another number of rows than the batch.
+    """
+    dense = _make_dense(dense_features, dense_feature_shapes, dense_feature_types)
+    extra = _make_extra(extra_features, extra_feature_shapes)
+    names = [feature_list.get_feature_name_and_slot(item)[0] for item in sparse_features]
+    slots = [-1] * len(names)
+    return _parse("example_batch", tensor, names, slots, dense, extra, skip_damaged=skip_damaged)
+
+
+def parse_instances(
+    tensor: tf.Tensor,
+    fidv1_features: Sequence[int | str] | None = None,
+    fidv2_features: Sequence[str | int] | None = None,
+    dense_features: Sequence[str] | None = None,
+    dense_feature_shapes: Sequence[Shape] | None = None,
+    dense_feature_types: Sequence[tf.DType] | None = None,
+    extra_features: Sequence[str] | None = None,
+    extra_feature_shapes: Sequence[Shape] | None = None,
+    *,
+    skip_damaged: bool = False,
+) -> Features:
+    """Parses serialized Instances, one row each.
+
+    Args:
+        tensor: Strings, `[batch]`.
+        fidv1_features: Slots of the Instances' own fids, or names that the list of features knows.
+            These fids stay version 1 unless there are `fidv2_features`, too.
+        fidv2_features: Names of features with fids of version 2, or slots.
+        dense_features: As those of `parse_examples`, and so is what follows.
+        dense_feature_shapes: One for each; `[1]` if there are none.
+        dense_feature_types: float32, int64 or string for each; float32 if there are none.
+        extra_features: Fields of the LineId.
+        extra_feature_shapes: One for each; `[1]` if there are none.
+        skip_damaged: Leaves out records that cannot be parsed.
+
+    Raises:
+        tf.errors.InvalidArgumentError: A record is damaged, or holds something else.
+        errors.ConfigError: A feature of `fidv1_features` has no slot.
+    """
+    dense = _make_dense(dense_features, dense_feature_shapes, dense_feature_types)
+    extra = _make_extra(extra_features, extra_feature_shapes)
+    names, slots = [], []
+    for item in fidv1_features or ():
+        name, slot = feature_list.get_feature_name_and_slot(item)
+        if slot is None:
+            raise errors.ConfigError(
+                f"The slot of {name!r} is not known; give the number of the slot, or parse a list "
+                "of features that has it."
+            )
+        if not 0 <= slot < fids.NUM_SLOTS_V1:
+            raise errors.ConfigError(f"slot should be less than 1024, while got {slot}")
+        names.append(name)
+        slots.append(slot)
+    for item in fidv2_features or ():
+        names.append(feature_list.get_feature_name_and_slot(item)[0])
+        slots.append(-1)
+    return _parse(
+        "instance",
+        tensor,
+        names,
+        slots,
+        dense,
+        extra,
+        convert_v1=bool(fidv2_features),
+        skip_damaged=skip_damaged,
+    )
+
+
+def _parse(
+    record_format: str,
+    tensor: tf.Tensor,
+    names: list[str],
+    slots: list[int],
+    dense: _Dense,
+    extra: _Dense,
+    *,
+    convert_v1: bool = True,
+    skip_damaged: bool,
+) -> Features:
+    fixed = dense + extra
+    every = [*names, *fixed.names]
+    assert len(set(every)) == len(every), "deplicate names, pls check!"
+    parsed = ops.monolith_parse_examples(
+        tensor,
+        num_sparse=len(names),
+        format=record_format,
+        sparse_names=names,
+        sparse_slots=slots,
+        dense_names=fixed.names,
+        dense_widths=[math.prod(shape) for shape in fixed.shapes],
+        dense_types=fixed.types,
+        num_line_id=len(extra.names),
+        convert_v1=convert_v1,
+        skip_damaged=skip_damaged,
+    )
+    features: Features = {}
+    for name, values, splits in zip(names, parsed.values, parsed.splits, strict=True):
+        features[name] = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+    for name, shape, values in zip(fixed.names, fixed.shapes, parsed.dense, strict=True):
+        features[name] = values if len(shape) == 1 else tf.reshape(values, [-1, *shape])
+    if skip_damaged:
+        features[NUM_SKIPPED] = parsed.num_skipped
+    return features
+
+
+def _make_dense(
+    names: Sequence[str] | None,
+    shapes: Sequence[Shape] | None,
+    types: Sequence[tf.DType] | None,
+) -> _Dense:
+    names = list(names or ())
+    found = [tf.as_dtype(dtype) for dtype in types] if types else [tf.float32] * len(names)
+    for name, dtype in zip(names, found, strict=False):
+        if dtype not in _TYPES:
+            raise errors.ConfigError(
+                f"Dense feature {name!r} is to be {dtype.name}, but they are float32, int64 or "
+                "string; cast it afterwards."
+            )
+    _check_length("dense_feature_types", found, names)
+    return _Dense(names, _make_shapes("dense_feature_shapes", shapes, names), found)
+
+
+def _make_extra(names: Sequence[str] | None, shapes: Sequence[Shape] | None) -> _Dense:
+    names = list(names or ())
+    fields = line_id_pb2.LineId.DESCRIPTOR.fields_by_name
+    types = []
+    for name in names:
+        if name not in fields:
+            raise errors.ConfigError(f"{name} is not in line id, pls check!")
+        types.append(_get_type(fields[name]))
+    return _Dense(names, _make_shapes("extra_feature_shapes", shapes, names), types)
+
+
+def _get_type(field: descriptor.FieldDescriptor) -> tf.DType:
+    if field.cpp_type == field.CPPTYPE_STRING:
+        return tf.string
+    return tf.float32 if field.cpp_type == field.CPPTYPE_FLOAT else tf.int64
+
+
+def _make_shapes(
+    argument: str, shapes: Sequence[Shape] | None, names: Sequence[str]
+) -> list[list[int]]:
+    found = [[s] if isinstance(s, int) else list(s) or [1] for s in shapes or [1] * len(names)]
+    _check_length(argument, found, names)
+    for name, shape in zip(names, found, strict=True):
+        if any(size < 1 for size in shape):
+            raise errors.ConfigError(f"The shape of {name!r} must be positive, got {shape}.")
+    return found
+
+
+def _check_length(argument: str, values: Sequence[Any], names: Sequence[str]) -> None:
+    if len(values) != len(names):
+        raise errors.ConfigError(
+            f"{argument} must have one element for each of {list(names)}, got {len(values)}."
+        )
