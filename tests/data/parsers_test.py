@@ -1,7 +1,4 @@
-"""Parsing against protobuf's own reading of the same bytes.
-
-Covers monolith/data/parsers.py.
-"""
+"""Parsing against protobuf's own reading of the same bytes."""
 
 import random
 
@@ -13,8 +10,6 @@ from hypothesis import strategies as st
 from monolith import errors
 from monolith.data import fids, parsers
 from monolith.proto import example_pb2, line_id_pb2, proto_parser_pb2
-
-FidsOfRow = list[tuple[bool, int]]
 
 
 def make_example(user: list[int], item: list[int], label: float, uid: int) -> example_pb2.Example:

@@ -213,6 +213,7 @@ class _Planner:
         make = {
             "int": lambda: rng.choice(values.ODD_INTS),
             "bool": lambda: rng.random() < 0.5,
+            "string": lambda: rng.choice(values.ODD_BYTES),
             "type": lambda: rng.choice(_ODD_TYPES),
             "shape": lambda: rng.choice([None, [], *_ODD_STATIC_SHAPES, *values.ODD_SHAPES]),
         }[kind]
