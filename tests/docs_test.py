@@ -8,31 +8,16 @@ machines share; here it is a temporary directory. Code that needs a cluster is m
 
 import ast
 import dataclasses
-import json
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
+from support import scripts
 
 ROOT = pathlib.Path(__file__).parents[1]
 # Their code takes more than 10 seconds.
 SLOW_PAGES = ["docs/training.md"]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-
-# Runs the blocks of one page in one namespace, as a reader would, and reports what each printed.
-RUN_BLOCKS = """
-import contextlib, io, json, sys
-page, blocks = json.load(sys.stdin)
-namespace, printed = {"__name__": "__main__"}, []
-for line, code in blocks:
-    with contextlib.redirect_stdout(io.StringIO()) as output:
-        # Empty lines in front make a traceback name the line of the page.
-        exec(compile("\\n" * line + code, page, "exec"), namespace)
-    printed.append(output.getvalue())
-print(json.dumps(printed))
-"""
 
 
 @dataclasses.dataclass
@@ -107,17 +92,7 @@ def test_python_code_runs_and_prints_what_the_page_says(path, tmp_path):
     if not code:
         return
     runnable = [[block.line, block.code.replace("/shared/", f"{tmp_path}/")] for block in code]
-    result = subprocess.run(
-        [sys.executable, "-c", RUN_BLOCKS],
-        input=json.dumps([str(path), runnable]),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    printed = json.loads(result.stdout.splitlines()[-1])
+    printed = scripts.run_blocks(tmp_path, str(path), runnable)
     for block, output in zip(code, printed, strict=True):
         after = blocks[blocks.index(block) + 1 :]
         if after and after[0].is_output:

@@ -2,10 +2,9 @@
 
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
+from support import scripts
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
@@ -37,16 +36,8 @@ def test_example_is_short_enough_to_copy(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROMISES)
 def test_example(name, tmp_path):
-    result = subprocess.run(
-        [sys.executable, EXAMPLES / name],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    promise = re.search(PROMISES[name], result.stdout)
-    assert promise, result.stdout
+    printed = scripts.run_program(tmp_path, EXAMPLES / name)
+    promise = re.search(PROMISES[name], printed)
+    assert promise, printed
     for auc in re.findall(r"AUC (?:of \w+ )?([\d.]+)", promise[0]):
         assert float(auc) > LOWEST_AUC
