@@ -30,7 +30,8 @@ from monolith.checkpoint import failpoints, manifest
 
 CHILD = pathlib.Path(__file__).with_name("checkpoint_crash_child.py")
 SEED = 20260117
-NUM_KILLS = 200
+# The full run: MONOLITH_SAVE_KILLS=200.
+NUM_KILLS = int(os.environ.get("MONOLITH_SAVE_KILLS", "60"))
 NUM_LANES = 2
 
 IN_EACH_SAVE = (
@@ -119,6 +120,9 @@ class Run:
         # The steps that may be the newest.
         self._newest = {0}
         self.num_restores = 0
+        self._save_began_sec = 0.0
+        # How long the last save took: a busy machine takes many times as long as a quiet one.
+        self.save_sec = 0.1
 
     def start(self, num_saves=1000, **job):
         tag, self._next_tag = self._next_tag, self._next_tag + num_saves
@@ -146,9 +150,11 @@ class Run:
             self._newest, self._tags[step] = {step}, {tag}
             self.num_restores += 1
         elif event == "saving":
+            self._save_began_sec = time.monotonic()
             self._newest.add(step)
             self._tags[step].add(tag)
         elif event == "saved":
+            self.save_sec = time.monotonic() - self._save_began_sec
             self._newest, self._tags[step] = {step}, {tag}
 
     def finish(self):
@@ -246,12 +252,14 @@ def kill_at_random(run, lane):
             run.go_back()
         pid = run.start()
         if rng.random() < 0.9:
-            run.follow(60, until="restored")
-            run.follow(rng.uniform(0, 0.25))
+            run.follow(120, until="restored")
+            if rng.random() < 0.7:
+                run.follow(120, until="saving")
+            run.follow(rng.uniform(0, 1.2 * run.save_sec))
         else:
             run.follow(rng.uniform(0, 0.6))
         os.kill(pid, signal.SIGKILL)
-        assert run.follow(60, until="ended")["signal"] == signal.SIGKILL
+        assert run.follow(120, until="ended")["signal"] == signal.SIGKILL
         num_unfinished += run.has_unfinished()
     run.finish()
     return num_kills, run.num_restores, num_unfinished
