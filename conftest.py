@@ -6,6 +6,7 @@ unless they enter a graph themselves or ask for the fixture `graph_mode`; nothin
 execution off for the process, because that cannot be undone.
 """
 
+import itertools
 import logging
 import os
 import random
@@ -47,6 +48,8 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # `tf.test.TestCase.test_session` is a context manager, which pytest takes for a test.
     items[:] = [item for item in items if not _is_from_tensorflow(item)]
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items[:] = _order_for_several_processes(items)
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +115,23 @@ def graph_mode(_fresh_start: None) -> Iterator[None]:
     with context.graph_mode():
         tf.compat.v1.set_random_seed(SEED)
         yield
+
+
+def _order_for_several_processes(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Returns the items in the order in which pytest-xdist hands them out, a scope at a time.
+
+    Scopes with long tests come first, so that no process has one left when the others have nothing
+    to do. Long tests wait much, so every second scope is one of the others, which compute.
+    """
+    scopes: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        scopes.setdefault(item.nodeid.rpartition("::")[0], []).append(item)
+    long, short = [], []
+    for scope in sorted(scopes.values(), key=len, reverse=True):
+        is_long = any(item.get_closest_marker(m) for item in scope for m in ("slow", "distributed"))
+        (long if is_long else short).append(scope)
+    pairs = itertools.zip_longest(long, short, fillvalue=[])
+    return [item for pair in pairs for scope in pair for item in scope]
 
 
 def _is_from_tensorflow(item: pytest.Item) -> bool:

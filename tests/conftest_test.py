@@ -1,5 +1,6 @@
 """The fixtures of conftest.py: what a test can rely on, whichever test ran before it."""
 
+import dataclasses
 import os
 import pathlib
 import random
@@ -56,6 +57,43 @@ def test_temporary_files_are_below_tmp_path(tmp_path):
     with tempfile.NamedTemporaryFile() as file:
         assert pathlib.Path(file.name).is_relative_to(tmp_path)
     assert pathlib.Path(tf.compat.v1.test.get_temp_dir()).is_relative_to(tmp_path)
+
+
+@dataclasses.dataclass
+class Item:
+    """What the order of tests depends on."""
+
+    nodeid: str
+    mark: str = ""
+
+    def get_closest_marker(self, name):
+        return name == self.mark
+
+
+def test_several_processes_begin_with_long_tests_and_keep_scopes_together(request):
+    path = str(request.config.rootpath / "conftest.py")
+    [conftest] = [p for p in request.config.pluginmanager.get_plugins() if is_from(p, path)]
+    items = [
+        Item("a_test.py::test_1"),
+        Item("b_test.py::test_1"),
+        Item("b_test.py::test_2"),
+        Item("c_test.py::TestC::test_1"),
+        Item("c_test.py::TestC::test_2", "slow"),
+        Item("c_test.py::test_1"),
+        Item("d_test.py::test_1", "distributed"),
+    ]
+    ordered = conftest._order_for_several_processes(items)
+    assert [item.nodeid.replace("_test.py", "") for item in ordered] == [
+        *("c::TestC::test_1", "c::TestC::test_2"),
+        *("b::test_1", "b::test_2"),
+        "d::test_1",
+        "a::test_1",
+        "c::test_1",
+    ]
+
+
+def is_from(plugin, path):
+    return getattr(plugin, "__file__", None) == path
 
 
 def test_runs_eagerly_unless_asked():
