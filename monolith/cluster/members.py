@@ -176,6 +176,12 @@ def read_members(model_dir: str) -> list[MemberRecord]:
     return [record for record in records if record is not None]
 
 
+# Who has a place in this process, by path: a slow heartbeat of an earlier job must not write behind
+# the record of a later one.
+_holders: dict[str, str] = {}
+_place_lock = threading.Lock()
+
+
 class Membership:
     """The place of this process among the members of a job.
 
@@ -246,9 +252,11 @@ class Membership:
             raise MemberConflictError(describe_conflict(self.record, other))
         try:
             tf.io.gfile.makedirs(os.path.dirname(self._path))
-            # Of an earlier job of this process, which might write once more behind this.
+            # Of an earlier job of this process; one that is under way finds the place taken.
             heartbeat.stop(self._path)
-            self._write()
+            with _place_lock:
+                _holders[self._path] = self._record.incarnation
+                self._write()
         except (tf.errors.OpError, OSError) as error:
             raise errors.ConfigError(
                 f"{_capitalize(self.record.name)} cannot write {self._path!r} "
@@ -293,11 +301,15 @@ class Membership:
         self.update(state, message)
 
     def _beat(self) -> None:
-        current = _read(self._path)
-        if current is not None and current.incarnation != self._record.incarnation:
-            self._give_way(current)
-            return
-        self._write()
+        own = self._record.incarnation
+        with _place_lock:
+            if _holders.get(self._path, own) != own:
+                return  # A later job of this process has the place.
+            current = _read(self._path)
+            if current is None or current.incarnation == own:
+                self._write()
+                return
+        self._give_way(current)
 
     def _beat_quietly(self) -> None:
         # A file system that is away for a moment must not end a training.

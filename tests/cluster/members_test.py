@@ -181,6 +181,16 @@ class TestMembership:
         second.join()
         assert read_member(str(tmp_path), "worker", 0).address == "a:2"
 
+    def test_a_late_beat_of_an_earlier_job_changes_nothing(self, tmp_path, caplog):
+        earlier = Membership(str(tmp_path), "worker", 0, "a:1")
+        earlier.join()
+        Membership(str(tmp_path), "worker", 0, "c:1").join()
+        # What a beat does that had begun before the second one joined.
+        earlier._beat()
+        assert read_member(str(tmp_path), "worker", 0).address == "c:1"
+        assert earlier.superseded_by is None
+        assert "gives way" not in caplog.text
+
     def test_a_newer_process_has_the_place(self, tmp_path, eventually, caplog):
         told = []
         member = Membership(str(tmp_path), "worker", 0, "a:1", on_superseded=told.append)
