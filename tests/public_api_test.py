@@ -79,6 +79,7 @@ METHODS = {
         "load",
         "look_up",
         "look_up_bags",
+        "memory",
         "name",
         "restore",
         "save",

@@ -31,11 +31,12 @@ from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.trackable import base as trackable
 
 from monolith import errors
-from monolith.embedding import optimizers, table_files, table_ids
+from monolith.embedding import optimizers, table_files, table_ids, table_memory
 from monolith.embedding.table_config import TableConfig
 from monolith.embedding.table_homes import GraphHome, ProcessHome, use_as_global_step
 from monolith.embedding.table_ids import Ids
 from monolith.embedding.table_in_keras import refuse_silent_fit
+from monolith.embedding.table_memory import TableMemory
 from monolith.native import ops
 from monolith.proto import embedding_hash_table_pb2
 
@@ -251,6 +252,10 @@ class Table(trackable.Trackable):
             read = embedding_hash_table_pb2.EntryDump.FromString
             ids.append(np.fromiter((read(entry).id for entry in entries), np.int64, found))
         return np.concatenate(ids)
+
+    def memory(self) -> TableMemory:
+        """Returns how much memory the rows and their index take; it can be printed."""
+        return table_memory.of_stats(self._home.read_stats())
 
     def evict(self, now: float | None = None) -> int:
         """Drops the rows that have not been updated for `expire_after_days`, and returns how many.

@@ -24,6 +24,7 @@ from monolith.embedding.table_config import TableConfig
 from monolith.embedding.table_exports import RowsInCheckpoints
 from monolith.embedding.table_resource import TableResource, make_filter
 from monolith.embedding.tables import single
+from monolith.embedding.tables.stats import TableStats, read_stats
 from monolith.graph import devices
 from monolith.native import ops
 
@@ -63,6 +64,10 @@ class ProcessHome:
     def count(self) -> Any:
         """Returns the number of rows."""
         return ops.monolith_hash_table_size(self.handle)
+
+    def read_stats(self) -> TableStats:
+        """Returns the numbers of the table, each a vector of one element."""
+        return read_stats(self.handle)
 
     def count_updates(self) -> int:
         """Returns how many updates there were, 0 if nobody needs to know."""
@@ -124,6 +129,7 @@ class GraphHome:
         # Made now: a graph may be finalized when they are needed.
         self._basename = tf.compat.v1.placeholder(tf.string, [])
         self._size = self._table.size()
+        self._stats = read_stats(self._table.table)
         self._calls = {ROWS: (self._table.save(self._basename).as_op(), self._restore_rows())}
         if self._filter is not None:
             self._calls[COUNTS] = (
@@ -143,6 +149,10 @@ class GraphHome:
     def count(self) -> Any:
         """Returns the number of rows in the default session."""
         return self._get_session("len").run(self._size)
+
+    def read_stats(self) -> TableStats:
+        """Returns the numbers of the table in the default session."""
+        return self._get_session("memory").run(self._stats)
 
     def count_updates(self) -> int:
         """Returns 0: the global step counts."""
