@@ -19,8 +19,9 @@ KINDS = {
     "rows": ("HashTableLookup",),
     "gradients of rows": ("OffsetMapGradient",),
     "done": ("HashTableOptimize", "_Adagrad", "AssignAdd"),
-    "dense variables": ("mlp/ReadVariableOp",),
-    "gradients of dense variables": ("ClipByGlobalNorm", "gradients/"),
+    # Small ones cross together: values to the worker, gradients to the servers.
+    "dense variables": ("mlp/ReadVariableOp", "together_to_worker"),
+    "gradients of dense variables": ("ClipByGlobalNorm", "gradients/", "together_to_servers"),
 }
 OTHER = "numbers: step, time, rate, barrier"
 

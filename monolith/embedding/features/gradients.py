@@ -22,6 +22,7 @@ from monolith import errors
 from monolith.embedding.features import dense_allreduce
 from monolith.embedding.features.clipping import GradClipType, clip_gradients
 from monolith.embedding.features.slots import FeatureColumn
+from monolith.tensor import messages
 
 logger = logging.getLogger(__name__)
 
@@ -277,6 +278,7 @@ def _apply_dense(
         def apply(
             parts: list[Any], optimizer: Any = optimizer, variables: list[Any] = group_vars
         ) -> tf.Operation:
+            parts = messages.send_together(parts, [variable.device for variable in variables])
             return optimizer.apply_gradients(zip(map(_join, parts), variables, strict=True))
 
         ops.append(ctx.add_async_function(apply, ([_take_apart(g) for g in group_grads],)))

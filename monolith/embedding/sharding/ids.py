@@ -36,6 +36,7 @@ class ShardedIds:
         ids: As given.
         parts: For each server its distinct ids, one row per table.
         packed: The parts as they are sent, see `pack_ids`.
+        is_sent: Whether the servers get `packed` for a lookup of the same step.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ShardedIds:
             server_of_id, distinct, num_servers
         )
         self.packed = [pack_ids(part) for part in self.parts]
+        self.is_sent = for_lookup
 
     def join(self, rows: Sequence[tf.Tensor]) -> tf.Tensor:
         """Returns the rows of all ids as one vector, from the rows of each server's `parts`."""
@@ -130,15 +132,35 @@ class IdSharder:
         return ShardedIds(ragged, self._dims, self._num_servers, for_lookup)
 
 
-def pack_ids(ids: tf.RaggedTensor) -> tf.Tensor:
-    """Returns a ragged tensor as one vector, which is one message to a server instead of two."""
-    return tf.concat([ids.row_splits, ids.values], 0)
+def pack_ids(ids: tf.RaggedTensor, numbers: tf.Tensor | None = None) -> tf.Tensor:
+    """Returns a ragged tensor as one vector, which is one message to a server instead of two.
+
+    Args:
+        ids: One row per table.
+        numbers: What else is sent, int64; it stands in front.
+    """
+    before = [] if numbers is None else [numbers]
+    return tf.concat([*before, ids.row_splits, ids.values], 0)
 
 
 def unpack_ids(packed: tf.Tensor, num_rows: int) -> tf.RaggedTensor:
     """Undoes `pack_ids`."""
-    row_splits, values = tf.split(packed, [num_rows + 1, -1], num=2)
-    return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
+    return unpack_numbers_and_ids(packed, 0, num_rows)[1]
+
+
+def unpack_numbers_and_ids(
+    packed: tf.Tensor, num_numbers: int, num_rows: int
+) -> tuple[tf.Tensor | None, tf.RaggedTensor]:
+    """Undoes `pack_ids` with numbers."""
+    before = [num_numbers] if num_numbers else []
+    # Constants that waited for ops of the worker would have that told to the server.
+    with tf.control_dependencies(None):
+        sizes, axis = tf.constant([*before, num_rows + 1, -1]), tf.constant(0)
+    *numbers, row_splits, values = tf.raw_ops.SplitV(
+        value=packed, size_splits=sizes, axis=axis, num_split=len(before) + 2
+    )
+    ids = tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
+    return (numbers[0] if numbers else None), ids
 
 
 def _key(slot_to_id: Mapping[str, TensorLike]) -> Hashable | None:

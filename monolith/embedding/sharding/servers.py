@@ -29,10 +29,11 @@ import tensorflow as tf
 from monolith import errors
 from monolith.embedding import entry
 from monolith.embedding.sharding import distribution
+from monolith.embedding.sharding.clock import UpdateClock
 from monolith.embedding.sharding.ids import IdSharder, ShardedIds, unpack_ids
 from monolith.embedding.sharding.learning_rates import WorkerLearningRates
 from monolith.embedding.sharding.remote import ExportedTables, PackedTables
-from monolith.embedding.tables.inputs import TensorLike, to_floats, to_ids, to_seconds, to_step
+from monolith.embedding.tables.inputs import TensorLike, to_floats, to_ids
 from monolith.embedding.tables.iteration import infer_dim_size
 from monolith.embedding.tables.layout import RawMultiTypeHashTable
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
@@ -141,13 +142,13 @@ class DistributedHashTable(BaseHashTable):
         ids = to_ids(ids)
         sharded = self._sharder.for_update({_ONLY_TABLE: ids})
         grads_of_servers = sharded.sum_gradients(tf.reshape(to_floats(grads), [-1]))
-        clock = _Clock(global_step, req_time)
+        clock = UpdateClock(global_step, req_time)
+        messages = clock.pack_with(sharded)
         copied = copy.copy(self)
         copied._tables = []
         for i, table in enumerate(self._tables):
             with tf.name_scope(f"ps_{i}"), ps_device(i):
-                step, time = clock.read_here()
-                part = unpack_ids(sharded.packed[i], 1)
+                part, step, time = clock.unpack_here(messages[i], 1)
                 copied._tables.append(
                     table.apply_gradients(
                         part.values,
@@ -294,13 +295,13 @@ class DistributedMultiTypeHashTable(BaseMultiTypeHashTable):
             grads = {slot: grads for slot, (_, grads) in slot_to_id_and_grad.items()}
             sharded = self._sharder.for_update(ids)
             grads_of_servers = sharded.sum_gradients(self._layout.get_flat_value(grads))
-            clock = _Clock(global_step, req_time)
+            clock = UpdateClock(global_step, req_time)
+            messages = clock.pack_with(sharded)
             tables = []
             for i, table in enumerate(self._tables):
                 grad = tf.cast(grads_of_servers[i], self._wire_type)
                 with ps_device(i):
-                    step, time = clock.read_here()
-                    part = unpack_ids(sharded.packed[i], self._num_tables)
+                    part, step, time = clock.unpack_here(messages[i], self._num_tables)
                     grad = tf.cast(grad, tf.float32)
                     tables.append(table.raw_apply_gradients(part, grad, step, time))
             return self._with_tables(tables)
@@ -370,25 +371,6 @@ class DistributedMultiTypeHashTable(BaseMultiTypeHashTable):
         copied = copy.copy(self)
         copied._tables = tables
         return copied
-
-
-class _Clock:
-    """The step and the time of an update, sent to each server as one tensor.
-
-    Args:
-        global_step: The step; a Python number is not sent at all.
-        req_time: Seconds since 1970, or None.
-    """
-
-    def __init__(self, global_step: TensorLike, req_time: TensorLike | None) -> None:
-        self._numbers = (global_step, req_time)
-        self._packed = None
-        if any(tf.is_tensor(n) or isinstance(n, tf.Variable) for n in self._numbers):
-            self._packed = tf.stack([to_step(global_step), to_seconds(req_time)])
-
-    def read_here(self) -> tuple[Any, Any]:
-        """Returns both on the current device."""
-        return self._numbers if self._packed is None else tuple(tf.unstack(self._packed, 2))
 
 
 def _emit_time_of_lookup(i: int, rows: tf.Tensor, start_us: tf.Tensor) -> tf.Tensor:

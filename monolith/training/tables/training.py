@@ -29,7 +29,7 @@ from monolith.graph import export_mode, mpi, task_context
 from monolith.graph.mode_keys import ModeKeys
 from monolith.model.batch import InputFeatures
 from monolith.model.task import NativeTask
-from monolith.tensor import look_ahead, prefetch
+from monolith.tensor import look_ahead, messages, prefetch
 from monolith.training.config import supported
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.graph.estimator import GraphRunConfig, GraphSpec
@@ -233,6 +233,8 @@ class CpuTraining:
                 prediction_hooks=restore + spec.prediction_hooks,
                 evaluation_hooks=restore + spec.evaluation_hooks,
             )
+        if self.config.num_ps > 0 and spec.train_op is not None:
+            messages.read_together(spec.train_op)
         own = hooks.create_for_training()
         if self.config.partial_recovery and self.config.num_ps > 0:
             spec = spec._replace(scaffold=partial_init.create_scaffold(spec.scaffold))
