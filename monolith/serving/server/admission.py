@@ -7,15 +7,15 @@ Example:
     1
 """
 
-import asyncio
 import contextlib
+import threading
 from collections.abc import Iterator
 
 from monolith.serving.server import status
 
 
 class Admission:
-    """Lets requests in. Lives in one event loop.
+    """Lets requests in. Thread-safe.
 
     Args:
         limit: How many at once.
@@ -25,12 +25,15 @@ class Admission:
         self._limit = limit
         self._in_flight = 0
         self._is_closed = False
-        self._is_empty = asyncio.Event()
-        self._is_empty.set()
+        self._is_empty = threading.Condition()
 
     @property
     def in_flight(self) -> int:
         return self._in_flight
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     @contextlib.contextmanager
     def admit(self) -> Iterator[None]:
@@ -39,27 +42,26 @@ class Admission:
         Raises:
             RequestError: There are too many, or the server stops.
         """
-        if self._is_closed:
-            raise status.RequestError(status.Code.UNAVAILABLE, "The server is stopping.")
-        if self._in_flight >= self._limit:
-            raise status.RequestError(
-                status.Code.RESOURCE_EXHAUSTED,
-                f"{self._limit} requests are being answered, which is the limit; try again later.",
-            )
-        self._in_flight += 1
-        self._is_empty.clear()
+        with self._is_empty:
+            if self._is_closed:
+                raise status.RequestError(status.Code.UNAVAILABLE, "The server is stopping.")
+            if self._in_flight >= self._limit:
+                raise status.RequestError(
+                    status.Code.RESOURCE_EXHAUSTED,
+                    f"{self._limit} requests are being answered, which is the limit; try again "
+                    "later.",
+                )
+            self._in_flight += 1
         try:
             yield
         finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._is_empty.set()
+            with self._is_empty:
+                self._in_flight -= 1
+                if not self._in_flight:
+                    self._is_empty.notify_all()
 
-    async def close(self, grace_sec: float) -> bool:
+    def close(self, grace_sec: float) -> bool:
         """Lets nobody in any more; returns whether those inside were done in time."""
-        self._is_closed = True
-        try:
-            await asyncio.wait_for(self._is_empty.wait(), grace_sec)
-        except asyncio.TimeoutError:
-            return False
-        return True
+        with self._is_empty:
+            self._is_closed = True
+            return self._is_empty.wait_for(lambda: not self._in_flight, grace_sec)

@@ -9,20 +9,22 @@ Example:
     >>> async def double(pool):
     ...     batcher = Batcher(lambda inputs: [inputs[0] * 2], Batching(), pool)
     ...     return await batcher.run([np.array([1.0, 2.0])], rows=2)
-    >>> with futures.ThreadPoolExecutor() as pool:
+    >>> with CallPool(max_calls=1) as pool:
     ...     asyncio.run(double(pool))[0].tolist()
     [2.0, 4.0]
 """
 
-import asyncio
+import asyncio  # noqa: F401 - for the example
 import collections
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent import futures
 
 import numpy as np
 
 from monolith.serving.server import merging, status
+from monolith.serving.server.answers import Answer
+from monolith.serving.server.call_pool import CallPool
 from monolith.serving.server.config import Batching
 
 Arrays = Sequence[np.ndarray]
@@ -31,7 +33,7 @@ Observer = Callable[[int, int, float], None]
 
 
 class Batcher:
-    """Calls one function for many requests. All but the calls happens in one event loop.
+    """Calls one function for many requests. Thread-safe.
 
     Args:
         call: The function, from inputs to outputs; what it gives for a row must depend on that row
@@ -47,7 +49,7 @@ class Batcher:
         self,
         call: Callable[[Arrays], list[np.ndarray]],
         config: Batching,
-        pool: futures.Executor,
+        pool: CallPool,
         observe: Observer | None = None,
         clock: Callable[[], float] = time.monotonic,
         merger: merging.Merger | None = None,
@@ -58,11 +60,12 @@ class Batcher:
         self._pool = pool
         self._observe = observe or _ignore
         self._clock = clock
+        self._lock = threading.Lock()  # Of what follows.
         self._waiting: collections.deque[_Request] = collections.deque()
         self._waiting_rows = 0
         self._expected = 1  # How many requests are worth waiting for.
         self._running = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._is_held_back = False
         # Outputs that do not have a row per row of the input end merging for good.
         self._is_by_rows = True
 
@@ -84,30 +87,40 @@ class Batcher:
             RequestError: The function raised it for this request, too many requests wait, or the
                 deadline has passed while this one waited.
         """
-        loop = asyncio.get_running_loop()
+        answer = Answer()
         if not self._is_by_rows or rows > self._config.max_rows:
-            return await loop.run_in_executor(self._pool, self._call, inputs)
-        if len(self._waiting) >= self._config.max_waiting:
-            raise status.RequestError(
-                status.Code.RESOURCE_EXHAUSTED,
-                f"{len(self._waiting)} requests wait for the model already; try again later.",
-            )
-        request = _Request(inputs, rows, self._clock(), deadline_sec, loop.create_future())
-        self._waiting.append(request)
-        self._waiting_rows += rows
+            self._pool.submit(answer.fill, self._call, inputs)
+            return list(await answer)
+        request = _Request(inputs, rows, self._clock(), deadline_sec, answer)
+        with self._lock:
+            if len(self._waiting) >= self._config.max_waiting:
+                raise status.RequestError(
+                    status.Code.RESOURCE_EXHAUSTED,
+                    f"{len(self._waiting)} requests wait for the model already; try again later.",
+                )
+            self._waiting.append(request)
+            self._waiting_rows += rows
         self._start_calls()
-        return await request.answer
+        return list(await answer)
 
     def _start_calls(self) -> None:
         """Begins calls while somebody waits and the model has room."""
-        while self._waiting and self._running < self._config.parallel:
-            if self._hold_back():
-                return
-            batch = self._take()
+        while True:
+            with self._lock:
+                has_room = self._running < self._config.parallel
+                if not (self._waiting and has_room) or self._hold_back():
+                    return
+                batch, late = self._take()
+                self._running += bool(batch)
+            for request in late:
+                request.answer.fail(
+                    status.RequestError(
+                        status.Code.DEADLINE_EXCEEDED,
+                        "The deadline has passed while the request waited for the model.",
+                    )
+                )
             if batch:
-                self._running += 1
-                loop = asyncio.get_running_loop()
-                self._pool.submit(self._run_batch, batch, loop)
+                self._pool.submit(self._run_batch, batch)
 
     def _hold_back(self) -> bool:
         """Returns whether the first request still has time to wait for others that may come."""
@@ -117,40 +130,36 @@ class Batcher:
         left_sec = self._waiting[0].arrived_sec + delay_sec - self._clock()
         if left_sec <= 0:
             return False
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(left_sec, self._end_hold)
+        if not self._is_held_back:
+            self._is_held_back = True
+            self._pool.call_later(left_sec, self._end_hold)
         return True
 
     def _end_hold(self) -> None:
-        self._timer = None
+        with self._lock:
+            self._is_held_back = False
         self._start_calls()
 
-    def _take(self) -> list["_Request"]:
-        """Takes waiting requests that fit together, and gives up those that waited too long."""
+    def _take(self) -> tuple[list["_Request"], list["_Request"]]:
+        """Takes waiting requests that fit together, and those that have waited too long."""
         batch: list[_Request] = []
+        late: list[_Request] = []
         rows = 0
         now = self._clock()
         while self._waiting:
             request = self._waiting[0]
-            is_late = request.deadline_sec is not None and now >= request.deadline_sec
-            if not (is_late or request.answer.done()):
+            if request.deadline_sec is not None and now >= request.deadline_sec:
+                late.append(request)
+            elif not request.answer.done():  # It is, if the client has gone.
                 if batch and rows + request.rows > self._config.max_rows:
                     break
                 batch.append(request)
                 rows += request.rows
-            elif not request.answer.done():  # It is, if the client has gone.
-                request.answer.set_exception(
-                    status.RequestError(
-                        status.Code.DEADLINE_EXCEEDED,
-                        "The deadline has passed while the request waited for the model.",
-                    )
-                )
             self._waiting.popleft()
             self._waiting_rows -= request.rows
-        return batch
+        return batch, late
 
-    def _run_batch(self, batch: list["_Request"], loop: asyncio.AbstractEventLoop) -> None:
+    def _run_batch(self, batch: list["_Request"]) -> None:
         """Runs in the pool."""
         results: list[list[np.ndarray] | Exception]
         try:
@@ -158,7 +167,7 @@ class Batcher:
         except Exception as e:  # noqa: BLE001 - it is raised where the request was made
             # Again one by one, so that one bad request does not spoil the others.
             results = [e] if len(batch) == 1 else [self._run_alone(request) for request in batch]
-        loop.call_soon_threadsafe(self._finish, batch, results)
+        self._finish(batch, results)
 
     def _run_merged(self, batch: list["_Request"]) -> list[list[np.ndarray] | Exception]:
         rows = sum(request.rows for request in batch)
@@ -180,18 +189,18 @@ class Batcher:
             return e
 
     def _finish(self, batch: list["_Request"], results: list[list[np.ndarray] | Exception]) -> None:
-        self._running -= 1
-        # Whoever gets an answer now may ask again at once.
-        self._expected = len(batch) + len(self._waiting)
-        # The next call begins while the answers of this one are handed out.
+        with self._lock:
+            self._running -= 1
+            # Whoever gets an answer now may ask again at once.
+            self._expected = len(batch) + len(self._waiting)
+        # The next call begins while the answers of this one are handed out, if another thread is
+        # there to make it.
         self._start_calls()
         for request, result in zip(batch, results, strict=True):
-            if request.answer.done():  # The client has gone.
-                continue
             if isinstance(result, Exception):
-                request.answer.set_exception(result)
+                request.answer.fail(result)
             else:
-                request.answer.set_result(result)
+                request.answer.give(result)
 
 
 class _Request:
@@ -203,7 +212,7 @@ class _Request:
         rows: int,
         arrived_sec: float,
         deadline_sec: float | None,
-        answer: "asyncio.Future[list[np.ndarray]]",
+        answer: Answer,
     ) -> None:
         self.inputs = inputs
         self.rows = rows

@@ -4,13 +4,12 @@ Requests are read here and not by gRPC, which would answer one that is no messag
 of a fault of the server, and would read it before it is known who sent it.
 """
 
+import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-import grpc
 from google.protobuf import message
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -21,31 +20,45 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from monolith import errors
 from monolith.serving.server import security, status
+from monolith.serving.server.answers import Running
+from monolith.serving.server.call_pool import CallPool
 from monolith.serving.server.config import ServerConfig
+from monolith.serving.server.grpc_core import Call, CoreServer, Handler
+from monolith.serving.server.grpc_health import Health
 from monolith.serving.server.requests import Answering, Requests
 
 PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
 MODEL_SERVICE = "tensorflow.serving.ModelService"
 
+# Threads that take requests: one more than call models themselves. More of them would wait for
+# each other, as Python runs one at a time.
+THREADS = 1 + min(4, os.cpu_count() or 1)
 # Beyond those that are answered: who is told that there are too many, and who asks for the health.
 _SPARE_REQUESTS = 256
 
 
 class GrpcServer:
-    """Answers gRPC requests. Must be made in a running event loop, and lives there.
+    """Answers gRPC requests.
 
     Args:
         config: Where to listen, and with what limits.
         requests: Answers.
+        pool: Calls models.
 
     Raises:
         errors.ConfigError: The port cannot be listened on, or a file of TLS cannot be used.
     """
 
-    def __init__(self, config: ServerConfig, requests: Requests) -> None:
-        self._server = grpc.aio.server(
+    def __init__(self, config: ServerConfig, requests: Requests, pool: CallPool) -> None:
+        # Beyond that, requests would pile up in memory.
+        most = config.limits.max_concurrent + _SPARE_REQUESTS
+        self._health = Health(("", PREDICTION_SERVICE, MODEL_SERVICE), most)
+        self._server = CoreServer(
+            {**self._health.handlers, **_make_handlers(requests)},
+            pool,
+            THREADS,
+            most,
             options=[
                 ("grpc.max_receive_message_length", config.limits.max_request_bytes),
                 ("grpc.max_send_message_length", -1),
@@ -55,48 +68,28 @@ class GrpcServer:
                 ("grpc.keepalive_time_ms", int(1000 * config.limits.client_timeout_sec)),
                 ("grpc.keepalive_timeout_ms", int(1000 * config.limits.client_timeout_sec)),
             ],
-            # Beyond that, requests would pile up in memory.
-            maximum_concurrent_rpcs=config.limits.max_concurrent + _SPARE_REQUESTS,
         )
-        self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        self._server.add_generic_rpc_handlers(tuple(_make_handlers(requests)))
-        self.port = _listen(self._server, config)
+        host = f"[{config.host}]" if ":" in config.host and "[" not in config.host else config.host
+        try:
+            credentials = security.make_grpc_credentials(config.security)
+            self.port = self._server.listen(f"{host}:{config.port}", credentials)
+        except BaseException:
+            self._server.stop(0)
+            raise
 
-    async def start(self) -> None:
-        await self._server.start()
+    def start(self) -> None:
+        self._server.start()
 
-    async def set_serving(self, is_serving: bool) -> None:
+    def set_serving(self, is_serving: bool) -> None:
         """Tells who asks for the server's health how it is."""
-        state = health_pb2.HealthCheckResponse.SERVING
-        if not is_serving:
-            state = health_pb2.HealthCheckResponse.NOT_SERVING
-        for service in ("", PREDICTION_SERVICE, MODEL_SERVICE):
-            await self._health.set(service, state)
+        self._health.set_serving(is_serving)
 
-    async def stop(self, grace_sec: float) -> None:
+    def stop(self, grace_sec: float) -> None:
         """Takes no more requests, and gives those that are being answered some time."""
-        await self._server.stop(grace_sec)
+        self._server.stop(grace_sec)
 
 
-def _listen(server: grpc.aio.Server, config: ServerConfig) -> int:
-    host = f"[{config.host}]" if ":" in config.host and "[" not in config.host else config.host
-    address = f"{host}:{config.port}"
-    credentials = security.make_grpc_credentials(config.security)
-    try:
-        if credentials is None:
-            port = server.add_insecure_port(address)
-        else:
-            port = server.add_secure_port(address, credentials)
-    except RuntimeError as e:
-        raise errors.ConfigError(
-            f"gRPC cannot listen on {address}: is another server there, or the address one of "
-            "another machine?"
-        ) from e
-    return int(port)
-
-
-def _make_handlers(requests: Requests) -> list[Any]:
+def _make_handlers(requests: Requests) -> dict[str, Handler]:
     async def get_status(request: Any, deadline_sec: float | None) -> Any:
         return requests.get_status(request)
 
@@ -118,12 +111,11 @@ def _make_handlers(requests: Requests) -> list[Any]:
         _Method("GetModelStatus", get_model_status_pb2.GetModelStatusRequest, get_status),
         _Method("HandleReloadConfigRequest", model_management_pb2.ReloadConfigRequest, reload),
     ]
-    return [
-        grpc.method_handlers_generic_handler(
-            service, {method.name: method.make_handler(requests) for method in methods}
-        )
+    return {
+        f"/{service}/{method.name}": method.make_handler(requests)
         for service, methods in ((PREDICTION_SERVICE, prediction), (MODEL_SERVICE, model))
-    ]
+        for method in methods
+    }
 
 
 class _Method:
@@ -139,28 +131,38 @@ class _Method:
         self,
         name: str,
         request_class: Any,
-        run: Callable[[Any, float | None], Awaitable[Any]],
+        run: Callable[[Any, float | None], Coroutine[Any, Any, Any]],
     ) -> None:
         self.name = name
         self._request_class = request_class
         self._run = run
 
-    def make_handler(self, requests: Requests) -> grpc.RpcMethodHandler:
-        async def handle(content: bytes, context: grpc.aio.ServicerContext) -> bytes:
+    def make_handler(self, requests: Requests) -> Handler:
+        def handle(call: Call, content: bytes) -> None:
             async def answer(answering: Answering) -> bytes:
                 request = self._parse(content)
                 answering.model = _get_model(request)
-                response = await self._run(request, _get_deadline(context))
+                response = await self._run(request, _get_deadline(call))
                 return bytes(response.SerializeToString())
 
-            try:
-                return await requests.answer("grpc", self.name, lambda: _get_token(context), answer)
-            except status.RequestError as e:
-                error = e
-            await context.abort(error.code, error.message)  # Raises.
-            raise AssertionError
+            def send(answer: bytes, error: BaseException | None) -> None:
+                if error is None:
+                    call.answer(answer)
+                elif isinstance(error, status.RequestError):
+                    call.refuse(error.code, error.message)
+                else:  # Nobody waits for it.
+                    call.refuse(status.Code.CANCELLED, "The request was given up.")
 
-        return grpc.unary_unary_rpc_method_handler(handle)
+            running = Running(
+                requests.answer(
+                    "grpc", self.name, lambda: call.get_header(security.HEADER), answer
+                ),
+                send,
+            )
+            call.notice_gone(running.cancel)
+            running.go_on()
+
+        return handle
 
     def _parse(self, content: bytes) -> Any:
         try:
@@ -177,13 +179,6 @@ def _get_model(request: Any) -> str:
     return "" if spec is None else str(spec.name)
 
 
-def _get_deadline(context: grpc.aio.ServicerContext) -> float | None:
-    left_sec = context.time_remaining()
+def _get_deadline(call: Call) -> float | None:
+    left_sec = call.left_sec
     return None if left_sec is None else time.monotonic() + left_sec
-
-
-def _get_token(context: grpc.aio.ServicerContext) -> str | None:
-    for key, value in context.invocation_metadata() or ():
-        if key == security.HEADER:
-            return str(value)
-    return None

@@ -4,7 +4,7 @@ Example:
     With versions of a model below `exported_models`,
 
         config = ModelConfig(name="ads", base_path="exported_models")
-        models = ModelManager((config,), Loading(), futures.ThreadPoolExecutor())
+        models = ModelManager((config,), Loading(), CallPool(max_calls=4))
         models.start()
         with models.use("ads") as version:
             print(version.number)
@@ -16,9 +16,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent import futures
 
 from monolith.serving.server import status
+from monolith.serving.server.call_pool import CallPool
 from monolith.serving.server.config import Batching, Loading, ModelConfig, check_models
 from monolith.serving.server.metrics import ServerMetrics
 from monolith.serving.server.model import Model
@@ -47,7 +47,7 @@ class ModelManager:
         self,
         models: tuple[ModelConfig, ...],
         loading: Loading,
-        pool: futures.Executor,
+        pool: CallPool,
         batching: Batching | None = None,
         metrics: ServerMetrics | None = None,
         max_request_bytes: int = 1 << 31,

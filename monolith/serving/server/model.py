@@ -12,11 +12,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent import futures
 
 import tensorflow as tf
 
 from monolith.serving.server import status, versions, warmup
+from monolith.serving.server.call_pool import CallPool
 from monolith.serving.server.config import Batching, Loading, ModelConfig
 from monolith.serving.server.loaded import LoadedModel, LoadError
 from monolith.serving.server.metrics import ServerMetrics
@@ -80,7 +80,7 @@ class Model:
         self,
         config: ModelConfig,
         loading: Loading,
-        pool: futures.Executor,
+        pool: CallPool,
         batching: Batching | None = None,
         metrics: ServerMetrics | None = None,
         max_request_bytes: int = 1 << 31,

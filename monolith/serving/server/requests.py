@@ -5,6 +5,7 @@ The APIs differ in how a request is read and an answer written; everything betwe
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from tensorflow_serving.apis import (
 from monolith import errors
 from monolith.serving.server import config, predict, status
 from monolith.serving.server.admission import Admission
+from monolith.serving.server.answers import Answer
 from monolith.serving.server.manager import ModelManager
 from monolith.serving.server.metrics import ServerMetrics
 from monolith.serving.server.security import Tokens
@@ -34,7 +36,7 @@ _Response = TypeVar("_Response")
 
 
 class Requests:
-    """What a server does with requests. Lives in one event loop.
+    """What a server does with requests. Thread-safe.
 
     Args:
         models: Who answers.
@@ -92,6 +94,9 @@ class Requests:
             return await handle(answering)
         except status.RequestError as e:
             code = e.code
+            raise
+        except asyncio.CancelledError:
+            code = status.Code.CANCELLED
             raise
         except Exception as e:
             logger.exception("a request (%s, %s) failed", api, method)
@@ -181,8 +186,10 @@ class Requests:
             self.models.set_models(config.from_proto(request.config))
         except errors.ConfigError as e:
             raise status.invalid(str(e)) from e
-        loop = asyncio.get_running_loop()
-        if not await loop.run_in_executor(None, self.models.wait_until_looked_at, timeout_sec):
+        looked_at = Answer()
+        wait = self.models.wait_until_looked_at
+        threading.Thread(target=looked_at.fill, args=(wait, timeout_sec), daemon=True).start()
+        if not await looked_at:
             raise status.RequestError(
                 status.Code.DEADLINE_EXCEEDED, "Some of the models are still being loaded."
             )

@@ -4,15 +4,15 @@ Requests hold on to the version that they began with. When a newer one takes ove
 given back only after the last of them has its answer.
 """
 
-import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from concurrent import futures
 
 import numpy as np
 
 from monolith.serving.server import merging, status
+from monolith.serving.server.answers import Answer
 from monolith.serving.server.batching import Batcher
+from monolith.serving.server.call_pool import CallPool
 from monolith.serving.server.config import Batching
 from monolith.serving.server.loaded import LoadedModel
 from monolith.serving.server.signature import Signature
@@ -25,7 +25,7 @@ Observer = Callable[[int, int, float], None]
 
 
 class ServedVersion:
-    """A version of a model. Requests come from one event loop; any thread may count its users.
+    """A version of a model. Thread-safe.
 
     Args:
         number: The version.
@@ -40,7 +40,7 @@ class ServedVersion:
         self,
         number: int,
         model: LoadedModel,
-        pool: futures.Executor,
+        pool: CallPool,
         batching: Batching | None = None,
         observe: Observer | None = None,
         allow_writes: bool = False,
@@ -99,10 +99,9 @@ class ServedVersion:
         inputs = signature.complete(arrays)
         batcher, rows = self._find_batcher(signature, outputs, inputs)
         if batcher is None:
-            loop = asyncio.get_running_loop()
-            values = await loop.run_in_executor(
-                self._pool, self._model.run, signature, outputs, inputs
-            )
+            answer = Answer()
+            self._pool.submit(answer.fill, self._model.run, signature, outputs, inputs)
+            values = await answer
         else:
             values = await batcher.run(inputs, rows, deadline_sec)
         return dict(zip(outputs, values, strict=True))
@@ -120,9 +119,12 @@ class ServedVersion:
             return None, 0
         key = signature.name, outputs
         if key not in self._batchers:
-            if len(self._batchers) >= _MAX_BATCHERS:
-                return None, 0
-            self._batchers[key] = self._make_batcher(signature, outputs, self._batching)
+            with self._lock:
+                if key not in self._batchers:
+                    if len(self._batchers) >= _MAX_BATCHERS:
+                        return None, 0
+                    made = self._make_batcher(signature, outputs, self._batching)
+                    self._batchers[key] = made
         batcher = self._batchers[key]
         rows = 0 if batcher is None else batcher.count_rows(inputs)
         return (batcher, rows) if rows else (None, 0)

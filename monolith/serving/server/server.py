@@ -1,7 +1,7 @@
 """The prediction server as a whole.
 
-One thread, with an event loop, reads requests and writes answers; a pool of threads runs the models
-meanwhile; a thread for each model looks for new versions.
+A few threads take requests over gRPC, and call the models; one thread, with an event loop, does all
+of REST but the calls, for which there is a pool; a thread for each model looks for new versions.
 
 Example:
     With versions of a model below `exported_models`,
@@ -13,18 +13,17 @@ Example:
 """
 
 import asyncio
-import contextlib
 import logging
 import sys
 import threading
 import types
 from collections.abc import Coroutine
-from concurrent import futures
 from typing import Any, TypeVar
 
 from monolith.serving import remote
-from monolith.serving.server import security
+from monolith.serving.server import grpc_service, security
 from monolith.serving.server.admission import Admission
+from monolith.serving.server.call_pool import CallPool
 from monolith.serving.server.config import ServerConfig
 from monolith.serving.server.grpc_service import GrpcServer
 from monolith.serving.server.manager import ModelManager
@@ -54,7 +53,7 @@ class PredictionServer:
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
         tokens = security.read_tokens(config.security)
-        self._pool = futures.ThreadPoolExecutor(config.limits.max_calls, "model")
+        self._pool = CallPool(config.limits.max_calls, grpc_service.THREADS)
         self._metrics = ServerMetrics()
         self._models = ModelManager(
             config.models,
@@ -79,6 +78,7 @@ class PredictionServer:
             self._run(self._listen(tokens))
         except BaseException:
             self._end_loop()
+            self._pool.shutdown()
             self._disconnect()
             raise
         _warn_if_open(config)
@@ -100,7 +100,10 @@ class PredictionServer:
     def start(self) -> None:
         """Begins to load models and to answer; until a model is there, it is unavailable."""
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_SEC))
-        self._run(self._start())
+        if self._grpc is not None:
+            self._grpc.start()
+        if self._rest is not None:
+            self._loop.call_soon_threadsafe(self._rest.start)
         self._models.start()
 
     def wait_until_loaded(self, timeout_sec: float | None = None) -> bool:
@@ -110,7 +113,17 @@ class PredictionServer:
     def stop(self) -> None:
         """Refuses new requests, gives the others their answers, and ends."""
         self._is_stopping = True
-        self._run(self._stop())
+        if self._grpc is not None:
+            self._grpc.set_serving(False)
+        if not self._admission.close(self._config.grace_sec):
+            logger.warning(
+                "requests took longer than %g seconds and are given up", self._config.grace_sec
+            )
+        if self._grpc is not None:
+            # What is left are answers on their way.
+            self._grpc.stop(min(1.0, self._config.grace_sec))
+        if self._rest is not None:
+            self._run(self._rest.stop())
         self._end_loop()
         self._pool.shutdown()
         self._models.stop()
@@ -141,33 +154,13 @@ class PredictionServer:
         )
         try:
             if config.port is not None:
-                self._grpc = GrpcServer(config, requests)
+                self._grpc = GrpcServer(config, requests, self._pool)
             if config.rest_port is not None:
                 self._rest = RestServer(config, requests)
         except BaseException:
             if self._grpc is not None:
-                await self._grpc.stop(0)
+                self._grpc.stop(0)
             raise
-
-    async def _start(self) -> None:
-        if self._grpc is not None:
-            await self._grpc.set_serving(False)
-            await self._grpc.start()
-        if self._rest is not None:
-            self._rest.start()
-
-    async def _stop(self) -> None:
-        if self._grpc is not None:
-            await self._grpc.set_serving(False)
-        if not await self._admission.close(self._config.grace_sec):
-            logger.warning(
-                "requests took longer than %g seconds and are given up", self._config.grace_sec
-            )
-        if self._grpc is not None:
-            # What is left are answers on their way.
-            await self._grpc.stop(min(1.0, self._config.grace_sec))
-        if self._rest is not None:
-            await self._rest.stop()
 
     def _run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -184,11 +177,7 @@ class PredictionServer:
     def _report_health(self) -> None:
         """Called from any thread."""
         if self._grpc is not None and not self._is_stopping:
-            # The loop may have ended meanwhile, and then nobody asks.
-            with contextlib.suppress(RuntimeError):
-                asyncio.run_coroutine_threadsafe(
-                    self._grpc.set_serving(self._models.is_available), self._loop
-                )
+            self._grpc.set_serving(self._models.is_available)
 
 
 def _warn_if_open(config: ServerConfig) -> None:

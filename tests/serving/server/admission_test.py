@@ -1,6 +1,7 @@
 """How many requests are answered at once."""
 
-import asyncio
+import threading
+import time
 
 import pytest
 
@@ -21,36 +22,41 @@ def test_no_more_than_the_limit():
 
 
 def test_closing_waits_for_those_inside():
-    async def run():
-        admission = Admission(limit=2)
-        let_go = asyncio.Event()
-
-        async def request() -> None:
-            with admission.admit():
-                await let_go.wait()
-
-        inside = asyncio.create_task(request())
-        await asyncio.sleep(0)
-        closing = asyncio.create_task(admission.close(grace_sec=60))
-        await asyncio.sleep(0)
+    admission = Admission(limit=2)
+    outcome = []
+    closing = threading.Thread(target=lambda: outcome.append(admission.close(grace_sec=60)))
+    with admission.admit():
+        closing.start()
+        while not admission.is_closed:
+            time.sleep(0.001)
         with pytest.raises(status.RequestError, match="stopping") as raised:
             admission.admit().__enter__()
         assert raised.value.code is status.Code.UNAVAILABLE
-        assert not closing.done()
-        let_go.set()
-        await inside
-        return await closing
-
-    assert asyncio.run(run()) is True
+        assert not outcome
+    closing.join(60)
+    assert outcome == [True]
 
 
 def test_closing_does_not_wait_for_ever():
-    async def run():
-        admission = Admission(limit=1)
-        with admission.admit():
-            return await admission.close(grace_sec=0.01)
+    admission = Admission(limit=1)
+    with admission.admit():
+        assert not admission.close(grace_sec=0.01)
 
-    assert asyncio.run(run()) is False
+
+def test_many_threads_are_counted():
+    admission = Admission(limit=1000)
+
+    def enter_and_leave() -> None:
+        for _ in range(1000):
+            with admission.admit():
+                pass
+
+    threads = [threading.Thread(target=enter_and_leave) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert admission.in_flight == 0
 
 
 def test_an_error_inside_lets_go():

@@ -2,13 +2,13 @@
 
 import asyncio
 import threading
-from concurrent import futures
 
 import numpy as np
 import pytest
 
 from monolith.serving.server import status
 from monolith.serving.server.batching import Batcher
+from monolith.serving.server.call_pool import CallPool
 from monolith.serving.server.config import Batching
 
 
@@ -34,7 +34,7 @@ class Gate:
 
 @pytest.fixture
 def pool():
-    with futures.ThreadPoolExecutor() as pool:
+    with CallPool(max_calls=8) as pool:
         yield pool
 
 

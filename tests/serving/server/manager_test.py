@@ -2,13 +2,13 @@
 
 import contextlib
 import threading
-from concurrent import futures
 
 import pytest
 from support.serving import QUICK, save_model
 
 from monolith import errors
 from monolith.serving.server import status
+from monolith.serving.server.call_pool import CallPool
 from monolith.serving.server.config import ModelConfig, VersionPolicy
 from monolith.serving.server.manager import ModelManager
 
@@ -28,7 +28,7 @@ def make_config(paths, name: str, directory: str | None = None, **settings) -> M
 
 @contextlib.contextmanager
 def managing(*configs: ModelConfig, **settings):
-    with futures.ThreadPoolExecutor() as pool:
+    with CallPool(max_calls=8) as pool:
         manager = ModelManager(configs, QUICK, pool, **settings)
         manager.start()
         assert manager.wait_until_looked_at(60)

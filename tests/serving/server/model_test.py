@@ -2,7 +2,6 @@
 
 import pathlib
 import shutil
-from concurrent import futures
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from monolith.serving.server import model as model_module
 from monolith.serving.server import status
+from monolith.serving.server.call_pool import CallPool
 from monolith.serving.server.config import Loading, ModelConfig, VersionPolicy
 from monolith.serving.server.loaded import LoadError
 from monolith.serving.server.metrics import ServerMetrics
@@ -33,7 +33,7 @@ class Watched:
         self.clock = Clock()
         self.metrics = ServerMetrics()
         self.changes = 0
-        self._pool = futures.ThreadPoolExecutor(1)
+        self._pool = CallPool(max_calls=1)
         self.model = Model(
             ModelConfig(name="m", base_path=str(path), policy=policy, **settings),
             Loading(max_retries=2, retry_sec=60.0),

@@ -1,7 +1,6 @@
 """A version that answers requests."""
 
 import asyncio
-from concurrent import futures
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ import tensorflow as tf
 from support.serving import save_model
 
 from monolith.serving.server import status
+from monolith.serving.server.call_pool import CallPool
 from monolith.serving.server.config import Batching
 from monolith.serving.server.loaded import LoadedModel
 from monolith.serving.server.served import ServedVersion
@@ -21,7 +21,7 @@ def saved(tmp_path_factory) -> str:
 
 @pytest.fixture(params=[None, Batching(parallel=1)], ids=["alone", "merged"])
 def version(request, saved):
-    with futures.ThreadPoolExecutor() as pool:
+    with CallPool(max_calls=8) as pool:
         version = ServedVersion(1, LoadedModel.load(saved), pool, request.param)
         yield version
         version.close()
@@ -70,7 +70,7 @@ def test_users_are_counted(version):
 
 def test_requests_are_merged(saved):
     observed = []
-    with futures.ThreadPoolExecutor() as pool:
+    with CallPool(max_calls=8) as pool:
         version = ServedVersion(
             1,
             LoadedModel.load(saved),
@@ -109,7 +109,7 @@ def save_ragged_model(path: str) -> str:
 
 def test_examples_with_any_number_of_values_are_merged(tmp_path):
     observed = []
-    with futures.ThreadPoolExecutor() as pool:
+    with CallPool(max_calls=8) as pool:
         version = ServedVersion(
             1,
             LoadedModel.load(save_ragged_model(str(tmp_path / "1"))),
