@@ -44,14 +44,12 @@ class CallPool:
 
     def submit(self, function: Callable[..., Any], *args: Any) -> None:
         """Calls a function soon, in this thread or in another; it must not raise."""
-        if self._here.is_taker and self._here.next_call is None:
-            with self._lock:
-                is_own = self._own < self._max_own
-                self._own += is_own
-            if is_own:
-                self._here.next_call = function, args
-                return
-        self._threads.submit(_call, function, args)
+        here = self._here
+        if here.is_taker and here.next_call is None and (here.has_place or self._take_place()):
+            here.has_place = True
+            here.next_call = function, args
+        else:
+            self._threads.submit(_call, function, args)
 
     def call_later(self, seconds: float, function: Callable[[], Any]) -> None:
         """Calls a short function after some time, in a thread of its own."""
@@ -90,21 +88,29 @@ class CallPool:
     ) -> None:
         self.shutdown()
 
+    def _take_place(self) -> bool:
+        with self._lock:
+            is_free = self._own < self._max_own
+            self._own += is_free
+        return is_free
+
     def _make_own_calls(self) -> None:
+        here = self._here
         # A call may end with the wish for another one, so this is a loop and no recursion.
-        while (call := self._here.next_call) is not None:
-            self._here.next_call = None
-            try:
-                _call(*call)
-            finally:
-                with self._lock:
-                    self._own -= 1
+        while (call := here.next_call) is not None:
+            here.next_call = None
+            _call(*call)
+        if here.has_place:
+            here.has_place = False
+            with self._lock:
+                self._own -= 1
 
 
 class _Here(threading.local):
     """What is known of this thread."""
 
     is_taker = False
+    has_place = False  # It may make calls, and others that follow from them.
     next_call: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
 
 

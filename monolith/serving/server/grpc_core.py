@@ -20,7 +20,6 @@ Example:
 """
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 _NO_FLAGS = 0
 _OK = 0
+# A call without a deadline has one at the end of all times.
+_FOR_EVER_SEC = 1e12
 # So many calls are fetched ahead.
 _FETCHED = 16
 
@@ -67,7 +68,7 @@ class Call:
     def left_sec(self) -> float | None:
         """How long the client waits from now on; None: as long as it takes."""
         left_sec = float(self._details.deadline) - time.time()
-        return None if math.isinf(left_sec) else left_sec
+        return None if left_sec > _FOR_EVER_SEC else left_sec
 
     def get_header(self, name: str) -> str | None:
         """Returns the header of a name, in small letters."""
@@ -293,7 +294,11 @@ class CoreServer:
                 grpc.StatusCode.UNIMPLEMENTED, f"{call.method} takes one message, got none."
             )
         elif handler is not None:
-            handler(call, content)
+            try:
+                handler(call, content)
+            except Exception:
+                call.refuse(grpc.StatusCode.INTERNAL, "The server failed; its log says more.")
+                raise
 
     def _forget(self, call: Call) -> None:
         with self._lock:
