@@ -28,6 +28,9 @@ from monolith.serving.server.call_pool import CallPool
 from monolith.serving.server.config import Batching
 
 Arrays = Sequence[np.ndarray]
+# A request of so many rows is run alone: rows take the time then, and not the call, so that there
+# is nothing to gain by waiting for others.
+ENOUGH_ROWS = 256
 # Called with the number of requests and rows of each call, and how long the first one has waited.
 Observer = Callable[[int, int, float], None]
 
@@ -88,7 +91,7 @@ class Batcher:
                 deadline has passed while this one waited.
         """
         answer = Answer()
-        if not self._is_by_rows or rows > self._config.max_rows:
+        if not self._is_by_rows or rows > self._config.max_rows or rows >= ENOUGH_ROWS:
             self._pool.submit(answer.fill, self._call, inputs)
             return list(await answer)
         request = _Request(inputs, rows, self._clock(), deadline_sec, answer)

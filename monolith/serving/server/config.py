@@ -85,7 +85,8 @@ class Batching:
     """How requests are merged.
 
     Attributes:
-        max_rows: Rows of a merged request at most; a larger request is run alone.
+        max_rows: Rows of a merged request at most; a larger request is run alone, and so is one
+            of 256 rows or more.
         max_delay_ms: How long a request may be held back so that others join it, where others came
             before. With 0 none is: those that arrive while the model is busy are merged.
         parallel: How many merged requests run at once.

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import enum
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,9 @@ from monolith.serving.server.served import ServedVersion
 
 logger = logging.getLogger(__name__)
 
+# Half of the cores work on one op. The others take requests and run other calls; threads that wait
+# for their part of an op would only take time from these.
+_THREADS = max(1, (os.cpu_count() or 1) // 2)
 # So many versions that are gone are remembered, for whoever asks what became of them.
 _MAX_ENDED = 20
 
@@ -281,7 +285,7 @@ class Model:
         fingerprint = versions.take_fingerprint(path)
         model = None
         try:
-            model = LoadedModel.load(path)
+            model = LoadedModel.load(path, threads=_THREADS)
             warmed = warmup.warm_up(
                 model,
                 max_records=self._loading.max_warmup_records,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from monolith.serving.server import status
-from monolith.serving.server.batching import Batcher
+from monolith.serving.server.batching import ENOUGH_ROWS, Batcher
 from monolith.serving.server.call_pool import CallPool
 from monolith.serving.server.config import Batching
 
@@ -139,6 +139,21 @@ def test_a_large_request_runs_alone(pool):
         return (await batcher.run([rows(1, 2, 3)], 3))[0].tolist()
 
     assert asyncio.run(run()) == [2, 4, 6]
+
+
+def test_a_request_with_enough_rows_waits_for_nobody(pool):
+    async def run():
+        gate = Gate()
+        batcher = Batcher(gate, Batching(max_rows=4096, parallel=1), pool)
+        tasks = [asyncio.create_task(batcher.run([rows(1)], 1))]
+        await gate.wait_until_started()
+        tasks.append(asyncio.create_task(batcher.run([np.zeros(ENOUGH_ROWS)], ENOUGH_ROWS)))
+        # Though the model is busy, and allowed to run one merged request at once only.
+        await gate.wait_until_started()
+        gate.let.release(2)
+        return [len((await task)[0]) for task in tasks]
+
+    assert asyncio.run(run()) == [1, ENOUGH_ROWS]
 
 
 def test_one_bad_request_does_not_spoil_the_others(pool):

@@ -1,6 +1,7 @@
 """A version that answers requests."""
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -30,6 +31,16 @@ def version(request, saved):
 def run(version: ServedVersion, name: str, **inputs) -> dict:
     signature = version.model.get_signature(name)
     return asyncio.run(version.run(signature, tuple(signature.outputs), inputs))
+
+
+async def ask_at_once(pool: CallPool, *calls):
+    """Makes calls that are all there before the first one runs."""
+    let = threading.Event()
+    pool.submit(let.wait, 60)
+    tasks = [asyncio.create_task(call) for call in calls]
+    await asyncio.sleep(0)  # Each runs until it waits.
+    let.set()
+    return await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def floats(*values: float) -> np.ndarray:
@@ -70,7 +81,7 @@ def test_users_are_counted(version):
 
 def test_requests_are_merged(saved):
     observed = []
-    with CallPool(max_calls=8) as pool:
+    with CallPool(max_calls=1) as pool:
         version = ServedVersion(
             1,
             LoadedModel.load(saved),
@@ -82,7 +93,7 @@ def test_requests_are_merged(saved):
 
         async def ask():
             calls = (version.run(signature, ("output",), {"x": floats(n)}) for n in range(20))
-            return await asyncio.gather(*calls)
+            return await ask_at_once(pool, *calls)
 
         answers = asyncio.run(ask())
         version.close()
@@ -109,7 +120,7 @@ def save_ragged_model(path: str) -> str:
 
 def test_examples_with_any_number_of_values_are_merged(tmp_path):
     observed = []
-    with CallPool(max_calls=8) as pool:
+    with CallPool(max_calls=1) as pool:
         version = ServedVersion(
             1,
             LoadedModel.load(save_ragged_model(str(tmp_path / "1"))),
@@ -125,7 +136,7 @@ def test_examples_with_any_number_of_values_are_merged(tmp_path):
 
         async def ask_all():
             calls = [ask([1], [1]), ask([2, 3], [2, 0]), ask([], [0]), ask([9, 9], [1, 0])]
-            return await asyncio.gather(*calls, ask([4], [1]), return_exceptions=True)
+            return await ask_at_once(pool, *calls, ask([4], [1]))
 
         first, second, third, bad, last = asyncio.run(ask_all())
         version.close()
