@@ -67,8 +67,7 @@ def sections(figures: Figures, split: Mapping[int, Mapping[str, float]]) -> list
         "### What a request costs, in microseconds",
         _costs(figures, split),
         "The last lines: of one client over gRPC, from its call to the answer; what is left are "
-        "gRPC itself on both sides, the kernel, the server's event loop, and handing the request "
-        "to a thread and the answer back.",
+        "gRPC itself on both sides, the kernel, and the server's threads that take turns.",
     ]
 
 
@@ -87,7 +86,7 @@ def _bars(figures: Figures) -> str:
             f"{large} examples, {SEVERAL} clients over gRPC",
             Case(GRPC, large, SEVERAL),
             Case(PREPARED, large),
-            None,
+            THROUGHPUT_BAR,
         ),
         (f"1 example, {MANY} clients over gRPC", Case(GRPC, 1, MANY), Case(GRPC, 1), MANY_BAR),
         (

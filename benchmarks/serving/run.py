@@ -6,8 +6,8 @@ request goes into. The server is the command `monolith serve`; a client is a pro
 with the stubs of the package tensorflow-serving-api. All share the machine's cores.
 
 Bars: with 256 examples, clients get at least 0.6 of the requests per second of calls in the
-process, as `tf.saved_model.load` offers them; 64 clients with 1 example get at least twice those
-of one.
+process, as `tf.saved_model.load` offers them, and of calls of the prepared function that the server
+itself uses; 64 clients with 1 example get at least twice those of one.
 
 Run: `make bench-serving`, or `python -m benchmarks.serving.run --quick` for a look.
 """
