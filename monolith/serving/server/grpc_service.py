@@ -31,9 +31,9 @@ from monolith.serving.server.requests import Answering, Requests
 PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
 MODEL_SERVICE = "tensorflow.serving.ModelService"
 
-# Threads that take requests: one more than call models themselves. More of them would wait for
-# each other, as Python runs one at a time.
-THREADS = 1 + min(4, os.cpu_count() or 1)
+# Threads that take requests, of which one is always left without a call of a model. More of them
+# would wait for each other, as Python runs one at a time.
+THREADS = max(2, min(4, os.cpu_count() or 1))
 # Beyond those that are answered: who is told that there are too many, and who asks for the health.
 _SPARE_REQUESTS = 256
 
