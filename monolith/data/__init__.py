@@ -1,5 +1,7 @@
 """Files as batches: `csv`, `parquet` and `tfrecord` read them as the features of a schema say.
 
+`tail` and `kafka` read streams, which are still being written.
+
 `movies` is a synthetic stream whose best reachable AUC is known. What is named here loads
 TensorFlow when it is used first, not when this package is imported.
 
@@ -18,34 +20,46 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from monolith.data import movies
+    from monolith.data.framing import Framing
+    from monolith.data.growing_files import tail
+    from monolith.data.kafka_topics import kafka
     from monolith.data.reader import Reader, csv, parquet, tfrecord
     from monolith.data.schema import Dense, Ids, Label, StringIds
+    from monolith.data.streams import StreamReader
     from monolith.data.string_ids import hash_string, hash_strings
 
 __all__ = [
     "Dense",
+    "Framing",
     "Ids",
     "Label",
     "Reader",
+    "StreamReader",
     "StringIds",
     "csv",
     "hash_string",
     "hash_strings",
+    "kafka",
     "movies",
     "parquet",
+    "tail",
     "tfrecord",
 ]
 
 _MODULES = {
     "Dense": "schema",
+    "Framing": "framing",
     "Ids": "schema",
     "Label": "schema",
     "Reader": "reader",
+    "StreamReader": "streams",
     "StringIds": "schema",
     "csv": "reader",
     "hash_string": "string_ids",
     "hash_strings": "string_ids",
+    "kafka": "kafka_topics",
     "parquet": "reader",
+    "tail": "growing_files",
     "tfrecord": "reader",
 }
 

@@ -173,6 +173,20 @@ def take_files(paths: Sequence[str]) -> list[str]:
     return list(paths[part.index :: part.of])
 
 
+def take_part() -> Part:
+    """Returns which part of a stream a reader is to read, of those that it makes itself.
+
+    Raises:
+        errors.ConfigError: Workers are to take the input file by file.
+    """
+    if _offer is None:
+        return Part(0, of=1)
+    if _offer.split is not None:
+        raise _make_refusal("it is a stream, of which each worker reads its part")
+    _offer.num_taken += 1
+    return _offer.part
+
+
 def get_seed() -> int | None:
     """Returns the seed for a reader that shuffles and was given none; None outside of a job."""
     return None if _offer is None else _offer.part.seed

@@ -41,6 +41,10 @@ _MAX_PATH_LENGTH = 4096
 _MAX_PATHS = 100_000
 
 
+# What the text of an input begins with that may go on after its end.
+STREAM = "stream "
+
+
 class UnknownInputError(errors.MonolithError):
     """Nobody can tell this input from another one; the message says why."""
 
@@ -72,7 +76,7 @@ def identify(datasets: Sequence[tf.Tensor]) -> str:
         digest.update(pipelines.digest(dataset))
     for line in _describe_files(pipelines.strings):
         digest.update(line.encode() + b"\0")
-    return digest.hexdigest()
+    return f"{STREAM if pipelines.has_stream else ''}{digest.hexdigest()}"
 
 
 class _Pipelines:
@@ -80,6 +84,7 @@ class _Pipelines:
 
     def __init__(self, graph: tf.Graph) -> None:
         self.strings: set[bytes] = set()
+        self.has_stream = False
         self._graph = graph
         self._nodes: dict[str, bytes] = {}
         self._functions: dict[str, bytes] = {}
@@ -130,6 +135,7 @@ class _Pipelines:
             values = np.ravel(tf.make_ndarray(definition.attr["value"].tensor)).tolist()
             if values and values[0].startswith(seekable.MARK):
                 self._descriptions.add(_combine(*parts))
+                self.has_stream |= values[0].startswith(seekable.STREAM_MARK)
             else:
                 self.strings.update(values)
         return _combine(*parts)

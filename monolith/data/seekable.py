@@ -42,12 +42,15 @@ from tensorflow.python.data.ops import dataset_ops, structured_function
 from tensorflow.python.ops import gen_experimental_dataset_ops
 
 from monolith import errors
-from monolith.data import columns, division, positions
+from monolith.data import columns, division, positions, sources
 from monolith.data.sources import FileSource, Source
 
 # What a description in the graph begins with.
 MARK = b"monolith.data: "
+# And that of a stream, whose end may be a pause.
+STREAM_MARK = MARK + b"stream "
 
+_STREAMS = "monolith_data_streams"
 # A seed that is given decides alone, whatever TensorFlow's own seed is. Two zeros would draw one.
 _SECOND_SEED = 1
 _MAX_SEED = 2**63 - 1
@@ -63,11 +66,18 @@ _POLL_SEC = 0.005
 _Cursor = Iterator[tuple[columns.Columns, positions.Position]]
 
 
+def reads_stream() -> bool:
+    """Returns whether a stream is read in the current graph: nobody must read ahead of it."""
+    return not tf.executing_eagerly() and bool(tf.compat.v1.get_collection(_STREAMS))
+
+
 def make_dataset(source: Source, batching: columns.Batching) -> tf.data.Dataset:
     """Makes batches of the rows of a source, from the start on each pass.
 
     Where the input of one worker of several is built, of its part of the files.
     """
+    if source.is_stream and not tf.executing_eagerly():
+        tf.compat.v1.add_to_collection(_STREAMS, True)
     if isinstance(source, FileSource):
         split = division.get_split(source.paths)
         if split is not None:
@@ -119,7 +129,8 @@ class Reading:
             first_file: The number of the file to begin with, if it is not the first one.
         """
         described = f"{self._source.describe()} {_describe(self._batching)}"
-        description = MARK + hashlib.sha256(described.encode()).hexdigest().encode()
+        mark = STREAM_MARK if self._source.is_stream else MARK
+        description = mark + hashlib.sha256(described.encode()).hexdigest().encode()
         start = (0, *positions.start_of_pass(self._source).to_integers())
         signature = self._layout.signature
 
@@ -148,7 +159,12 @@ class Reading:
         # There is nothing to tune, and an iterator whose tuning thread sleeps when it is deleted
         # waits for it, up to a minute (TensorFlow 2.21).
         options.autotune.enabled = False
-        return dataset.map(unpack).prefetch(2).with_options(options)
+        dataset = dataset.map(unpack)
+        if not self._source.is_stream:
+            # Whoever saves a position waits for what is read ahead; of a stream, until there is
+            # something to read.
+            dataset = dataset.prefetch(2)
+        return dataset.with_options(options)
 
     def close(self) -> None:
         """Closes the files that were read. Who reads on opens them again."""
@@ -162,7 +178,7 @@ class Reading:
 
     def _read_batch(self, state: np.ndarray, number: int, seed: int) -> tuple[np.ndarray, ...]:
         calls, *integers = state.tolist()
-        if number != calls:
+        if number != calls and not self._source.is_stream:
             # The last call has failed, and somebody has ignored that; it would fail for ever.
             raise StopIteration
         position = positions.Position.from_integers(tuple(integers))
@@ -173,7 +189,7 @@ class Reading:
         cursor = self._cursors.pop(position, None)
         _open.remove(self, position)
         if cursor is None:
-            cursor = positions.read_batches(self._source, self._batching, position)
+            cursor = self._read_from(position)
         try:
             batch, after = next(cursor)  # Its StopIteration ends the dataset.
         except errors.DataError as e:
@@ -183,6 +199,13 @@ class Reading:
         _open.add(self, after)
         new_state = np.array([calls + 1, *after.to_integers()], np.int64)
         return new_state, *self._layout.pack(batch)
+
+    def _read_from(self, position: positions.Position) -> _Cursor:
+        if not self._source.is_stream:
+            return positions.read_batches(self._source, self._batching, position)
+        # A stream makes its own batches: what it finds in a second reading comes in other chunks.
+        chunks = self._source.read(position.place)
+        return ((rows, position._replace(place=after)) for rows, after in chunks)
 
 
 def _describe(batching: columns.Batching) -> str:
@@ -244,6 +267,7 @@ class _Open:
         """
         self._wait_until_idle(_READ_AHEAD_SEC)
         self._is_at_exit = True
+        sources.at_exit.set()
         self._wait_until_idle(_EXIT_SEC)
         with self._lock:
             readings = [reference() for reference in self._readings.values()]

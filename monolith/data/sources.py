@@ -24,6 +24,7 @@ import abc
 import dataclasses
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
 
 from monolith import errors
@@ -31,15 +32,21 @@ from monolith.data import columns, files
 from monolith.data.positions import Chunk, Place
 from monolith.data.schema import Feature
 
+# Set when Python is about to exit: whoever waits for rows gives up.
+at_exit = threading.Event()
+
 
 class Source(abc.ABC):
     """Rows that can be read from any place on.
 
     Attributes:
         start: The place of the first row.
+        is_stream: Whether there may be more rows later. Its chunks are batches then, since the same
+            rows may come in other chunks when they are read again.
     """
 
     start: Place = (0,)
+    is_stream: bool = False
 
     @abc.abstractmethod
     def read(self, place: Place) -> Iterator[Chunk]:

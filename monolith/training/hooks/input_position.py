@@ -136,6 +136,9 @@ class InputPosition:
             if any(num_ahead):
                 self._fill(session, num_ahead, tensors)
                 return Found.UNFINISHED
+            if saved_input.startswith(identity.STREAM):
+                # What was its end may be none any more, and to look for a batch is to wait for it.
+                return Found.UNFINISHED
             if self._is_at_end(session):
                 self._start_over(session)
                 return Found.FINISHED

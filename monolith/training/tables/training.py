@@ -20,7 +20,7 @@ from absl import flags
 
 from monolith.checkpoint.changed_model import OnChange
 from monolith.checkpoint.saver import PartialRecoverySaver
-from monolith.data import division
+from monolith.data import division, seekable
 from monolith.data import flags as _data_flags  # noqa: F401 - defines the flags set below
 from monolith.data import splits as data_splits
 from monolith.embedding.features.slices import create_embedding_slices
@@ -159,7 +159,7 @@ class CpuTraining:
                 result = self._divide(make_input)
             if not isinstance(result, tf.data.Dataset):
                 return result
-            return result.prefetch(tf.data.AUTOTUNE)
+            return result if seekable.reads_stream() else result.prefetch(tf.data.AUTOTUNE)
 
         return input_fn
 

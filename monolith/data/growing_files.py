@@ -1,0 +1,243 @@
+"""Files that grow, as a stream: new records are read as they are written, new files in order.
+
+Files are read in the order of their names, as `clicks-0001.jsonl`. A file is at its end when there
+is a later one. A process that is started again goes on where its checkpoint has seen the stream,
+even if files that were read are gone.
+
+Example:
+    >>> import pathlib
+    >>> from monolith.data.schema import Ids, Label
+    >>> log = pathlib.Path("clicks-1.jsonl")
+    >>> _ = log.write_text('{"user": 7, "click": 1}\\n{"user": 8, "click": 0}\\n{"user":')
+    >>> stream = tail("clicks-*.jsonl", [Ids("user"), Label("click")], idle_timeout_sec=0)
+    >>> for batch in stream:
+    ...     print(batch["user"].to_list(), batch["click"].numpy())
+    [[7], [8]] [1. 0.]
+"""
+
+import os
+import zlib
+from collections.abc import Iterable
+
+import numpy as np
+import tensorflow as tf
+
+from monolith import errors
+from monolith.data import division, framing, record_formats, sources, streams
+from monolith.data.positions import Place
+from monolith.data.schema import Feature, check_schema
+
+_MAX_PATH_BYTES = 1024
+_READ_BYTES = 1 << 20
+_POLL_SEC = 0.05
+# Of a text; longer ones are damaged, and would be read for ever.
+_MAX_LINE_BYTES = 1 << 26
+
+
+def tail(
+    paths: str | os.PathLike[str],
+    schema: Iterable[Feature],
+    *,
+    format: str = "json",
+    framing: framing.Framing | None = None,
+    batch_size: int = 512,
+    max_wait_sec: float = 1.0,
+    idle_timeout_sec: float | None = None,
+    stop_file: str | os.PathLike[str] | None = None,
+    refuse_damaged: bool = False,
+) -> streams.StreamReader:
+    """Reads files that grow.
+
+    Args:
+        paths: A path or a pattern; files that match it later are read, too.
+        schema: What to read, and as what.
+        format: What a record is: `json`, `tf_example`, `example` or `instance`.
+        framing: What stands before each record. Only JSON has none: there, a line is a record.
+        batch_size: Rows of a batch at most.
+        max_wait_sec: How long a batch that has rows waits for more.
+        idle_timeout_sec: The stream ends when nothing has come for so long; None waits for ever.
+        stop_file: The stream ends, when all is read, once this file exists.
+        refuse_damaged: Whether a record that cannot be read is an error; otherwise it is skipped
+            and counted.
+
+    Raises:
+        errors.ConfigError: The arguments contradict themselves.
+    """
+    if (framing is None) != (format == "json"):
+        raise errors.ConfigError(
+            f"Records of format {format!r} "
+            + (
+                "need a framing that says where each begins, as in framing=Framing()."
+                if framing is None
+                else "are lines; leave out the framing."
+            )
+        )
+    pattern = os.fspath(paths)
+    if pattern.endswith(".gz"):
+        raise errors.ConfigError(f"{pattern!r} is compressed; a stream reads plain files.")
+    features = check_schema(schema)
+    pace = streams.Pace(
+        batch_size=batch_size,
+        max_wait_sec=max_wait_sec,
+        idle_timeout_sec=idle_timeout_sec,
+        stop_file=None if stop_file is None else os.fspath(stop_file),
+    )
+    codec = record_formats.Codec(format, features, refuse_damaged)
+    text = f"tail({pattern!r}, {list(features)}, format={format!r}, batch_size={batch_size})"
+    return streams.StreamReader(GrowingFiles(pattern, framing, features, codec, pace), text)
+
+
+class GrowingFiles(streams.Stream):
+    """The records of files that grow.
+
+    A place is the offset in a file, and the file's path as integers.
+
+    Args:
+        pattern: A path or a pattern.
+        framed: What stands before each record; None for lines.
+        features: What the records become.
+        codec: Decodes them.
+        pace: How long they are waited for.
+    """
+
+    start = (0,) * (1 + _MAX_PATH_BYTES // 8)
+
+    def __init__(
+        self,
+        pattern: str,
+        framed: framing.Framing | None,
+        features: tuple[Feature, ...],
+        codec: record_formats.Codec,
+        pace: streams.Pace,
+    ) -> None:
+        super().__init__(features, codec, pace)
+        self._pattern = pattern
+        self._framing = framed
+
+    def open(self, place: Place, part: division.Part) -> streams.Records:
+        return _Tail(self._pattern, self._framing, place, part)
+
+    def describe(self) -> str:
+        # How long a stream is waited for, and how many of its rows make a batch, may change.
+        return f"GrowingFiles {self._pattern} {self._framing} {self.features}"
+
+
+class _Tail(streams.Records):
+    def __init__(
+        self, pattern: str, framed: framing.Framing | None, place: Place, part: division.Part
+    ) -> None:
+        self._pattern = pattern
+        self._framing = framed
+        self._part = part
+        self._offset = place[0]  # Behind the last record that was returned.
+        self._path = _decode_path(place[1:])
+        self._buffer = b""  # What is there behind it.
+        self._start = 0  # Of that, how much is read.
+
+    def poll(self, most: int) -> list[bytes]:
+        while True:
+            # Before reading: what was written before the next file was made, is read.
+            later = self._find_later()
+            found: list[bytes] = []
+            while self._path and len(found) < most:
+                if (record := self._next_record(is_last=False)) is not None:
+                    found.append(record)
+                elif not self._fill():
+                    break
+            if found:
+                return found
+            if later is None:
+                sources.at_exit.wait(_POLL_SEC)
+                return []
+            # A line without an end is one where nothing follows; half a framed record is none.
+            last = self._next_record(is_last=True) if self._path else None
+            if last is not None:
+                return [last]
+            self._go_to(later)
+
+    def get_place(self) -> Place:
+        return self._offset, *_encode_path(self._path)
+
+    def _find_later(self) -> str | None:
+        """Returns the next file of this worker, None if there is none yet."""
+        part = self._part
+        names = sorted(path.removeprefix("./") for path in tf.io.gfile.glob(self._pattern))
+        for path in names:
+            if path > self._path and zlib.crc32(path.encode()) % part.of == part.index:
+                return path
+        return None
+
+    def _go_to(self, path: str) -> None:
+        _encode_path(path)  # Refuses one that is too long.
+        self._path, self._offset, self._buffer, self._start = path, 0, b"", 0
+
+    def _fill(self) -> bool:
+        """Reads more of the file; returns whether there was more."""
+        if not tf.io.gfile.exists(self._path):
+            return False  # What was read is gone; nothing more comes.
+        behind = self._offset + len(self._buffer) - self._start
+        size = tf.io.gfile.stat(self._path).length
+        if size < self._offset:
+            raise errors.DataError(
+                f"{self._path!r} has {size} bytes, but {self._offset} of it were read; files of a "
+                "stream only grow. Write to a new file, or read it from the beginning."
+            )
+        if size <= behind:
+            return False
+        # Opened anew, since an open one may not see what was written behind it.
+        with tf.io.gfile.GFile(self._path, "rb") as file:
+            file.seek(behind)
+            content = file.read(min(size - behind, _READ_BYTES))
+        self._buffer = self._buffer[self._start :] + content
+        self._start = 0
+        return bool(content)
+
+    def _next_record(self, is_last: bool) -> bytes | None:
+        if self._framing is not None:
+            return self._next_framed(self._framing)
+        end = self._buffer.find(b"\n", self._start)
+        if end < 0 and is_last:
+            end = len(self._buffer)
+        if end < 0 or end == self._start == len(self._buffer):
+            if len(self._buffer) - self._start > _MAX_LINE_BYTES:
+                raise errors.DataError(
+                    f"{self._path!r} has no end of a line for {_MAX_LINE_BYTES} bytes behind byte "
+                    f"{self._offset}; a stream of JSON has one object per line."
+                )
+            return None
+        record = self._buffer[self._start : end]
+        behind = min(end + 1, len(self._buffer))
+        self._offset += behind - self._start
+        self._start = behind
+        # Empty lines are no records, so the next one is taken.
+        return record if record.strip() else self._next_record(is_last)
+
+    def _next_framed(self, framed: framing.Framing) -> bytes | None:
+        try:
+            found = framed.read_tail(self._buffer, self._start)
+        except errors.DataError as e:
+            raise errors.DataError(
+                f"{self._path!r}, byte {self._offset}: {e}; check which header its records have "
+                f"({framed})."
+            ) from None
+        if found is None:
+            return None
+        record, behind = found
+        self._offset += behind - self._start
+        self._start = behind
+        return record
+
+
+def _encode_path(path: str) -> Place:
+    encoded = path.encode()
+    if len(encoded) > _MAX_PATH_BYTES:
+        raise errors.DataError(
+            f"The path of a file has {len(encoded)} bytes, but a position holds "
+            f"{_MAX_PATH_BYTES}; read it from a nearer directory: {path!r}."
+        )
+    words = np.frombuffer(encoded.ljust(_MAX_PATH_BYTES, b"\0"), "<i8")
+    return tuple(words.tolist())
+
+
+def _decode_path(place: Place) -> str:
+    return np.array(place, "<i8").tobytes().rstrip(b"\0").decode()

@@ -1,0 +1,324 @@
+"""Kafka topics as a stream; needs confluent-kafka (`pip install monolith-recsys[kafka]`).
+
+How far a topic was read is stored with the checkpoint, one offset for each partition: whoever
+restores the rows of a model restores the place in the topic with them. Offsets are committed to the
+consumer group as a courtesy to those who watch its lag; they are never read back.
+"""
+
+import importlib
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from absl import logging as absl_logging
+
+from monolith import errors
+from monolith.data import division, record_formats, streams
+from monolith.data.positions import Place
+from monolith.data.schema import Feature, check_schema
+
+logger = logging.getLogger(__name__)
+
+# Integers of a position: partitions of all topics.
+_MAX_PARTITIONS = 256
+_UNKNOWN = -1
+_ANSWER_SEC = 10.0
+_POLL_SEC = 0.1
+_CLOSE_SEC = 2.0
+
+
+def kafka(
+    topics: str | Sequence[str],
+    schema: Iterable[Feature],
+    *,
+    servers: str,
+    group_id: str = "monolith",
+    format: str = "example",
+    start: str = "earliest",
+    batch_size: int = 512,
+    max_wait_sec: float = 1.0,
+    idle_timeout_sec: float | None = None,
+    stop_file: str | None = None,
+    refuse_damaged: bool = False,
+    config: Mapping[str, Any] | None = None,
+) -> streams.StreamReader:
+    """Reads the messages of Kafka topics.
+
+    Args:
+        topics: Names of topics.
+        schema: What to read, and as what.
+        servers: Brokers to ask first, as `host:port`, with commas between.
+        group_id: The consumer group that offsets are committed to.
+        format: What a message is: `json`, `tf_example`, `example` or `instance`.
+        start: Where a training without a checkpoint begins: `earliest` or `latest`.
+        batch_size: Rows of a batch at most.
+        max_wait_sec: How long a batch that has rows waits for more.
+        idle_timeout_sec: The stream ends when nothing has come for so long; None waits for ever.
+        stop_file: The stream ends, when all is read, once this file exists.
+        refuse_damaged: Whether a message that cannot be read is an error; otherwise it is skipped
+            and counted.
+        config: More settings of the consumer, by the names of librdkafka.
+
+    Raises:
+        ImportError: confluent-kafka is not installed.
+        errors.DataError: No broker answers, or there is no such topic.
+        errors.ConfigError: The arguments contradict themselves.
+    """
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if not names or len(set(names)) != len(names):
+        raise errors.ConfigError(f"Topics are one name or several that differ, got {topics!r}.")
+    if start not in ("earliest", "latest"):
+        raise errors.ConfigError(f"`start` is 'earliest' or 'latest', got {start!r}.")
+    features = check_schema(schema)
+    pace = streams.Pace(
+        batch_size=batch_size,
+        max_wait_sec=max_wait_sec,
+        idle_timeout_sec=idle_timeout_sec,
+        stop_file=stop_file,
+    )
+    codec = record_formats.Codec(format, features, refuse_damaged)
+    broker = Broker(servers, group_id, dict(config or {}))
+    broker.count_partitions(names)  # So that a wrong name is an error here.
+    text = f"kafka({list(names)}, {list(features)}, servers={servers!r}, format={format!r})"
+    return streams.StreamReader(Topics(names, broker, start, features, codec, pace), text)
+
+
+class Broker:
+    """How to reach a cluster.
+
+    Args:
+        servers: Brokers to ask first.
+        group_id: The consumer group.
+        config: More settings of a consumer.
+    """
+
+    def __init__(self, servers: str, group_id: str, config: Mapping[str, Any]) -> None:
+        self._library = _import_library()
+        self.servers = servers
+        self._settings = {
+            # A broker that is gone is waited for; what it means is said in one line a minute.
+            "log_level": 3,
+            **config,
+            "bootstrap.servers": servers,
+            "group.id": group_id,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            # A place that is gone is an error: to go on elsewhere would lose messages.
+            "auto.offset.reset": "error",
+        }
+
+    @property
+    def library(self) -> Any:
+        """The module `confluent_kafka`."""
+        return self._library
+
+    def connect(self) -> Any:
+        """Returns a new consumer.
+
+        Raises:
+            errors.ConfigError: There is no such setting.
+        """
+        try:
+            return self._library.Consumer(self._settings, logger=_quiet)
+        except self._library.KafkaException as e:
+            raise errors.ConfigError(
+                f"The settings of the consumer are refused: {e.args[0].str()}."
+            ) from None
+
+    def count_partitions(self, topics: Sequence[str]) -> dict[str, int]:
+        """Returns how many partitions each topic has.
+
+        Raises:
+            errors.DataError: No broker answers, a topic does not exist, or there are too many.
+        """
+        consumer = self.connect()
+        try:
+            # All of them: to ask for one that does not exist would make it.
+            found = consumer.list_topics(timeout=_ANSWER_SEC).topics
+        except self._library.KafkaException as e:
+            raise errors.DataError(
+                f"No Kafka broker answers at {self.servers!r} ({e.args[0].str()}); check the "
+                "address, and that the broker is up."
+            ) from None
+        finally:
+            consumer.close()
+        for topic in topics:
+            if topic not in found or not found[topic].partitions:
+                known = ", ".join(repr(name) for name in sorted(found)[:10]) or "none"
+                raise errors.DataError(
+                    f"There is no topic {topic!r} at {self.servers!r}, which has {known}; check "
+                    "the name, or create it."
+                )
+            if len(found[topic].partitions) > _MAX_PARTITIONS // len(topics):
+                raise errors.DataError(
+                    f"Topic {topic!r} has {len(found[topic].partitions)} partitions, but a reader "
+                    f"of {len(topics)} topics reads {_MAX_PARTITIONS // len(topics)} of each; "
+                    "read topics apart."
+                )
+        return {topic: len(found[topic].partitions) for topic in topics}
+
+
+class Topics(streams.Stream):
+    """The messages of topics; a place has the next offset of each partition.
+
+    Args:
+        topics: Their names.
+        broker: How to reach them.
+        first: Where to begin, `earliest` or `latest`.
+        features: What the messages become.
+        codec: Decodes them.
+        pace: How long they are waited for.
+    """
+
+    start = (_UNKNOWN,) * _MAX_PARTITIONS
+
+    def __init__(
+        self,
+        topics: tuple[str, ...],
+        broker: Broker,
+        first: str,
+        features: tuple[Feature, ...],
+        codec: record_formats.Codec,
+        pace: streams.Pace,
+    ) -> None:
+        super().__init__(features, codec, pace)
+        self._topics = topics
+        self._broker = broker
+        self._first = first
+
+    def open(self, place: Place, part: division.Part) -> streams.Records:
+        return _Messages(self._topics, self._broker, self._first, place, part)
+
+    def describe(self) -> str:
+        # The same topics may be reached at another address after a restart.
+        return f"Topics {self._topics} {self.features}"
+
+
+class _Messages(streams.Records):
+    def __init__(
+        self,
+        topics: tuple[str, ...],
+        broker: Broker,
+        first: str,
+        place: Place,
+        part: division.Part,
+    ) -> None:
+        self._topics = topics
+        self._broker = broker
+        counts = broker.count_partitions(topics)
+        every = [(topic, number) for topic in topics for number in range(counts[topic])]
+        if len(every) < part.of:
+            raise errors.DataError(
+                f"{len(every)} partitions cannot be divided among {part.of} workers; give the "
+                "topic more partitions, or the job fewer workers."
+            )
+        self._mine = every[part.index :: part.of]
+        self._place = list(place)
+        self._consumer = broker.connect()
+        try:
+            self._assign(first)
+        except BaseException:
+            self._consumer.close()
+            raise
+
+    def poll(self, most: int) -> list[bytes]:
+        kafka_error = self._broker.library.KafkaError
+        found = []
+        for message in self._consumer.consume(most, timeout=_POLL_SEC):
+            error = message.error()
+            if error is None:
+                self._place[self._find(message.topic(), message.partition())] = message.offset() + 1
+                # A message without a value deletes its key; it is no example.
+                found.append(message.value() or b"")
+            elif error.code() in (
+                kafka_error._AUTO_OFFSET_RESET,
+                kafka_error.OFFSET_OUT_OF_RANGE,
+            ):
+                raise errors.DataError(
+                    f"Topic {message.topic()!r}, partition {message.partition()} has no message at "
+                    "the place where reading is to go on; the broker has deleted it. Keep messages "
+                    "for longer, or begin without the checkpoint."
+                )
+            elif error.code() == kafka_error.UNKNOWN_TOPIC_OR_PART:
+                raise errors.DataError(
+                    f"Topic {message.topic()!r} is not there any more; check that nobody has "
+                    "deleted it."
+                )
+            elif error.code() != kafka_error._PARTITION_EOF:
+                absl_logging.log_every_n_seconds(
+                    absl_logging.WARNING,
+                    "a Kafka broker of %s does not answer, it is waited for: %s",
+                    60,
+                    self._broker.servers,
+                    error.str(),
+                )
+        return found
+
+    def get_place(self) -> Place:
+        return tuple(self._place)
+
+    def is_at_end(self) -> bool:
+        # That a poll has brought nothing says little: messages may be on their way.
+        library = self._broker.library
+        try:
+            for one in self._mine:
+                partition = self._make_partition(*one)
+                _, end = self._consumer.get_watermark_offsets(partition, timeout=_ANSWER_SEC)
+                if partition.offset < end:
+                    return False
+        except library.KafkaException:
+            return False
+        return True
+
+    def acknowledge(self) -> None:
+        offsets = [self._make_partition(*one) for one in self._mine]
+        try:
+            self._consumer.commit(offsets=offsets, asynchronous=True)
+        except self._broker.library.KafkaException as e:
+            logger.debug("offsets were not committed: %s", e)
+
+    def close(self) -> None:
+        # It sends what it has to commit, and a broker that is gone does not answer.
+        closing = threading.Thread(target=self._consumer.close, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_SEC)
+
+    def _assign(self, first: str) -> None:
+        for topic, number in self._mine:
+            at = self._find(topic, number)
+            if self._place[at] != _UNKNOWN:
+                continue
+            # Looked up now, so that the place of every partition is known from the first batch on.
+            partition = self._broker.library.TopicPartition(topic, number)
+            try:
+                low, high = self._consumer.get_watermark_offsets(partition, timeout=_ANSWER_SEC)
+            except self._broker.library.KafkaException as e:
+                raise errors.DataError(
+                    f"The broker does not tell where topic {topic!r} begins ({e.args[0].str()})."
+                ) from None
+            self._place[at] = low if first == "earliest" else high
+        self._consumer.assign([self._make_partition(*one) for one in self._mine])
+
+    def _make_partition(self, topic: str, number: int) -> Any:
+        offset = self._place[self._find(topic, number)]
+        return self._broker.library.TopicPartition(topic, number, offset)
+
+    def _find(self, topic: str, number: int) -> int:
+        # Apart from each other, so that a topic may get more partitions.
+        return self._topics.index(topic) * (_MAX_PARTITIONS // len(self._topics)) + number
+
+
+# What librdkafka itself says of every attempt to connect.
+_quiet = logging.getLogger(f"{__name__}.client")
+_quiet.addHandler(logging.NullHandler())
+_quiet.propagate = False
+
+
+def _import_library() -> Any:
+    try:
+        return importlib.import_module("confluent_kafka")
+    except ImportError as e:
+        raise ImportError(
+            "ml.data.kafka needs confluent-kafka: pip install 'monolith-recsys[kafka]'."
+        ) from e

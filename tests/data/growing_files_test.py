@@ -1,0 +1,158 @@
+"""Files that grow: read as they do, gone on with at any batch, in the order of their names.
+
+Covers monolith/data/streams.py.
+"""
+
+import itertools
+import json
+
+import pytest
+import tensorflow as tf
+
+import monolith as ml
+from monolith import errors
+from monolith.data import division, identity, seekable
+from monolith.proto import example_pb2
+
+SCHEMA = [ml.data.Ids("id")]
+
+
+def append(path, numbers, end="\n"):
+    with open(path, "a") as file:
+        file.write("\n".join(json.dumps({"id": n}) for n in numbers) + end)
+
+
+def make_stream(directory, **settings):
+    settings = {"batch_size": 3, "max_wait_sec": 0, "idle_timeout_sec": 0, **settings}
+    return ml.data.tail(directory / "*.jsonl", SCHEMA, **settings)
+
+
+def read(batches):
+    return [batch["id"].values.numpy().tolist() for batch in batches]
+
+
+def read_all(batches):
+    return list(itertools.chain.from_iterable(read(batches)))
+
+
+def test_what_is_written_is_read_in_batches_and_what_is_half_written_is_not(tmp_path):
+    append(tmp_path / "b.jsonl", [4, 5])
+    append(tmp_path / "a.jsonl", [1, 2, 3, 9], end="")  # Nobody writes to it after there is 'b'.
+    assert read(make_stream(tmp_path)) == [[1, 2, 3], [9, 4, 5]]
+    with open(tmp_path / "b.jsonl", "a") as file:
+        file.write('{"id":')
+    assert read_all(make_stream(tmp_path)) == [1, 2, 3, 9, 4, 5]
+
+
+def test_a_dataset_sees_what_is_written_while_it_is_read(tmp_path):
+    append(tmp_path / "a.jsonl", [1, 2])
+    stream = make_stream(tmp_path, batch_size=1, idle_timeout_sec=60)
+    batches = iter(stream())
+    assert read([next(batches), next(batches)]) == [[1], [2]]
+    append(tmp_path / "a.jsonl", [3])
+    append(tmp_path / "c.jsonl", [4])
+    assert read([next(batches), next(batches)]) == [[3], [4]]
+
+
+def test_reading_goes_on_from_every_batch_even_if_files_are_gone(tmp_path):
+    append(tmp_path / "a.jsonl", [1, 2, 3, 4])
+    append(tmp_path / "b.jsonl", [5, 6, 7])
+    stream = make_stream(tmp_path, batch_size=2)
+    dataset, iterator = stream(), iter(stream())
+    saved, given = [], []
+    for batch in iterator:
+        given += batch["id"].values.numpy().tolist()
+        saved.append(tf.train.Checkpoint(i=iterator).write(str(tmp_path / f"at-{len(saved)}")))
+        if len(given) == 7:
+            break
+    assert given == [1, 2, 3, 4, 5, 6, 7]
+    append(tmp_path / "b.jsonl", [8])
+    num_read = 0
+    for path in saved:
+        again = iter(dataset)
+        tf.train.Checkpoint(i=again).read(path)
+        rest = read_all(again)
+        # The batches before have an even number, but for the last one of a file.
+        assert rest == list(range(9 - len(rest), 9))
+        assert len(rest) < 8 - num_read
+        num_read = 8 - len(rest)
+    (tmp_path / "a.jsonl").unlink()
+    again = iter(dataset)
+    tf.train.Checkpoint(i=again).read(saved[-1])
+    assert read_all(again) == [8]
+
+
+def test_the_stop_file_ends_a_stream_that_would_wait_for_ever(tmp_path):
+    append(tmp_path / "a.jsonl", [1])
+    (tmp_path / "stop").touch()
+    settings = {"idle_timeout_sec": None, "stop_file": tmp_path / "stop"}
+    assert read(make_stream(tmp_path, **settings)) == [[1]]
+
+
+def test_framed_examples_are_read(tmp_path):
+    framing = ml.data.Framing(has_sort_id=True, kafka_dump=True)
+    records = []
+    for number in (7, 8):
+        example = example_pb2.Example()
+        example.named_feature.add(name="id").feature.fid_v2_list.value.append(number)
+        records.append(framing.make_record(example.SerializeToString()))
+    content = b"".join([*records, framing.make_record(b"\xff\xff"), records[0][:-1]])
+    (tmp_path / "a.jsonl").write_bytes(content)
+    stream = make_stream(tmp_path, format="example", framing=framing)
+    assert read(stream) == [[7, 8]]
+    assert stream.num_skipped == 1
+
+
+def test_workers_divide_the_files_among_themselves(tmp_path):
+    for number in range(8):
+        append(tmp_path / f"{number}.jsonl", [number])
+    stream = make_stream(tmp_path)
+    parts = [division.divide(stream, division.Part(i, of=2)) for i in range(2)]
+    found = [read_all(part) for part in parts]
+    assert all(found)
+    assert sorted([*found[0], *found[1]]) == list(range(8))
+
+
+def test_a_stream_is_the_same_input_after_it_has_grown(tmp_path):
+    def identify():
+        with tf.Graph().as_default():
+            variant = make_stream(tmp_path)()._variant_tensor
+            return identity.identify([variant]), seekable.reads_stream()
+
+    append(tmp_path / "a.jsonl", [1])
+    before, reads_stream = identify()
+    append(tmp_path / "a.jsonl", [2])
+    assert (before, reads_stream) == identify()
+    assert reads_stream
+    assert before.startswith(identity.STREAM)
+
+
+def test_a_file_that_was_cut_is_refused(tmp_path):
+    append(tmp_path / "a.jsonl", [1, 2])
+    batches = iter(make_stream(tmp_path, batch_size=2, idle_timeout_sec=60)())
+    assert read([next(batches)]) == [[1, 2]]
+    (tmp_path / "a.jsonl").write_text("")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="files of a stream only grow"):
+        next(batches)
+
+
+def test_bad_records_are_refused_if_they_are_to_be(tmp_path):
+    (tmp_path / "a.jsonl").write_text("{\n")
+    assert read(make_stream(tmp_path)) == []
+    with pytest.raises(errors.DataError, match="A record cannot be read: it is no JSON"):
+        read(make_stream(tmp_path, refuse_damaged=True))
+
+
+def test_bad_arguments_are_refused(tmp_path):
+    with pytest.raises(errors.ConfigError, match="'example' need a framing"):
+        make_stream(tmp_path, format="example")
+    with pytest.raises(errors.ConfigError, match="are lines; leave out the framing"):
+        make_stream(tmp_path, framing=ml.data.Framing())
+    with pytest.raises(errors.ConfigError, match="is compressed"):
+        ml.data.tail("a.jsonl.gz", SCHEMA)
+    with pytest.raises(errors.ConfigError, match="must not be negative"):
+        make_stream(tmp_path, max_wait_sec=-1)
+    with pytest.raises(errors.ConfigError, match="batch_size must be positive"):
+        make_stream(tmp_path, batch_size=0)
+    with tf.Graph().as_default(), pytest.raises(errors.ConfigError, match="eager mode only"):
+        iter(make_stream(tmp_path))

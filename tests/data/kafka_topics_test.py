@@ -1,0 +1,132 @@
+"""Kafka topics, against librdkafka's mock cluster in a process of its own."""
+
+import itertools
+import threading
+
+import pytest
+import tensorflow as tf
+from support.kafka_mock import MockCluster
+
+import monolith as ml
+from monolith import errors
+from monolith.data import division, identity, kafka_topics
+
+pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+
+SCHEMA = [ml.data.Ids("id")]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with MockCluster() as running:
+        yield running
+
+
+def make_stream(cluster, topic, **settings):
+    settings = {"format": "json", "batch_size": 4, "max_wait_sec": 0, **settings}
+    if "stop_file" not in settings:
+        settings.setdefault("idle_timeout_sec", 60)
+    return ml.data.kafka(topic, SCHEMA, servers=cluster.servers, **settings)
+
+
+def read(batches):
+    found = [batch["id"].values.numpy().tolist() for batch in batches]
+    return list(itertools.chain.from_iterable(found))
+
+
+@pytest.fixture
+def stop(tmp_path):
+    path = tmp_path / "stop"
+    path.touch()
+    return str(path)
+
+
+def test_all_messages_are_read_and_bad_ones_counted(cluster, stop):
+    cluster.produce("all", range(30))
+    cluster.produce_raw("all", b"{")
+    cluster.produce_raw("all", b"")
+    stream = make_stream(cluster, "all", stop_file=stop)
+    assert sorted(read(stream)) == list(range(30))
+    assert stream.num_skipped == 2
+    assert repr(stream).startswith("monolith.data.kafka(['all'], [Ids('id')], servers=")
+
+
+def test_reading_goes_on_from_every_batch(cluster, stop, tmp_path):
+    cluster.produce("positions", range(20))
+    stream = make_stream(cluster, "positions", stop_file=stop)
+    dataset = stream()
+    iterator, before, saved = iter(dataset), [], []
+    for number, batch in enumerate(itertools.islice(iterator, 3)):
+        before += batch["id"].values.numpy().tolist()
+        path = tf.train.Checkpoint(i=iterator).write(str(tmp_path / f"at-{number}"))
+        saved.append((path, list(before)))
+    cluster.produce("positions", [99])
+    for path, seen in saved:
+        again = iter(dataset)
+        tf.train.Checkpoint(i=again).read(path)
+        assert sorted(seen + read(again)) == [*range(20), 99]
+
+
+def test_latest_begins_behind_what_is_there(cluster):
+    cluster.produce("late", range(8))
+    dataset = make_stream(cluster, "late", start="latest", batch_size=1)()
+    found = []
+    # A thread, since the first batch is waited for; written until it comes.
+    thread = threading.Thread(target=lambda: found.append(next(iter(dataset))))
+    thread.start()
+    while thread.is_alive():
+        cluster.produce("late", [100, 101])
+        thread.join(0.5)
+    assert read(found)[0] in (100, 101)
+
+
+def test_workers_divide_the_partitions(cluster, stop):
+    cluster.produce("shared", range(40))
+    stream = make_stream(cluster, "shared", stop_file=stop)
+    parts = [read(division.divide(stream, division.Part(i, of=2))) for i in range(2)]
+    assert all(parts)
+    assert sorted([*parts[0], *parts[1]]) == list(range(40))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="cannot be divided among 99 workers"):
+        read(division.divide(stream, division.Part(0, of=99)))
+
+
+def test_the_address_is_no_part_of_what_a_position_belongs_to(cluster):
+    cluster.produce("address", [1])
+
+    def identify(servers):
+        cluster_of = type("Cluster", (), {"servers": servers})
+        with tf.Graph().as_default():
+            return identity.identify([make_stream(cluster_of, "address")()._variant_tensor])
+
+    first, second = cluster.servers.split(",")
+    assert identify(first) == identify(second)
+
+
+def test_a_topic_or_broker_that_is_not_there_is_one_sentence(cluster, monkeypatch):
+    cluster.produce("there", [1])
+    with pytest.raises(errors.DataError, match=r"There is no topic 'nowhere' at .*'there'"):
+        make_stream(cluster, "nowhere")
+    monkeypatch.setattr(kafka_topics, "_ANSWER_SEC", 1.0)
+    with pytest.raises(errors.DataError, match=r"No Kafka broker answers at '127.0.0.1:1'"):
+        ml.data.kafka("there", SCHEMA, servers="127.0.0.1:1")
+
+
+def test_a_broker_that_goes_away_is_waited_for():
+    with MockCluster() as cluster:
+        cluster.produce("gone", [1, 2, 3, 4])
+        batches = iter(make_stream(cluster, "gone", idle_timeout_sec=3)())
+        first = read([next(batches)])
+        cluster.kill()
+        rest = read(batches)  # What was fetched already, and then nothing until the timeout.
+        assert first
+        assert len(set(first + rest)) == len(first + rest)
+        assert set(first + rest) <= {1, 2, 3, 4}
+
+
+def test_bad_arguments_are_refused(cluster):
+    with pytest.raises(errors.ConfigError, match="'earliest' or 'latest', got 'middle'"):
+        make_stream(cluster, "x", start="middle")
+    with pytest.raises(errors.ConfigError, match="Topics are one name or several that differ"):
+        make_stream(cluster, ["x", "x"])
+    with pytest.raises(errors.ConfigError, match='No such configuration property: "nonsense"'):
+        make_stream(cluster, "x", config={"nonsense": 1})
