@@ -50,6 +50,22 @@ def train(
     epochs: Annotated[
         int, typer.Option(min=1, help="How often the data of an ml.Model is read.")
     ] = 1,
+    sync_to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Send what changes to the servers that announce themselves there, file:DIR or "
+            "zk:HOSTS/BZID/NAME, as for `monolith serve --discovery`.",
+        ),
+    ] = None,
+    sync_interval: Annotated[
+        float | None,
+        typer.Option(min=0.01, metavar="SECONDS", help="How often; by default every 10 seconds."),
+    ] = None,
+    sync_model: Annotated[
+        str | None,
+        typer.Option(help="What they call a model that was exported as a whole: 'default'."),
+    ] = None,
     max_restarts: Annotated[
         int,
         typer.Option(min=0, help="How often members that die are started again, in sum."),
@@ -98,6 +114,7 @@ def train(
         "steps": steps,
         "max_steps": max_steps,
         "epochs": epochs,
+        "sync": _make_sync(sync_to, sync_interval, sync_model),
     }
     try:
         _check(target, steps, max_steps)
@@ -124,6 +141,12 @@ def _check(target: str, steps: int | None, max_steps: int | None) -> None:
         )
     if steps is not None and max_steps is not None:
         raise errors.ConfigError("Give --steps or --max-steps, not both.")
+
+
+def _make_sync(to: str | None, interval: float | None, model: str | None) -> dict[str, Any]:
+    """Returns the settings that say where changes are sent."""
+    given = {"sync_to": to, "sync_interval_secs": interval, "sync_model": model}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _to_absolute(path: str) -> str:

@@ -40,7 +40,7 @@ _BELOW_NATIVE_TRAINING = {
     "distributed_ps": "embedding.sharding.servers",
     "distributed_ps_factory": "embedding.sharding.factory",
     "distributed_ps_sync": "embedding.sharding.ranks",
-    "distributed_serving_ops": "native.remote_predict",
+    "distributed_serving_ops": "serving.sync.client_ops",
     "distribution_ops": "embedding.sharding.distribution",
     "distribution_utils": "graph.mpi",
     "embedding_combiners": "embedding.features.combiners",

@@ -189,6 +189,7 @@ class BaseExporter(abc.ABC):
                 main_ops += restore_ops
             if assign_hashtable:
                 signature_defs.update(export_tables.create_assign_signatures())
+            signature_defs.update(export_tables.create_variable_signatures())
             # Before a session runs them: TensorFlow marks ops that others wait for.
             main_op = tf.group(*main_ops, name="main_op")
             saver = tf.compat.v1.train.Saver(sharded=True, allow_empty=True)

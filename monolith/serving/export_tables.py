@@ -17,8 +17,10 @@ from monolith import errors
 from monolith.checkpoint.paths import SaveHelper
 from monolith.embedding.tables import file_names, registry, shards
 from monolith.graph.signatures import build_signature
+from monolith.native import ops
 from monolith.serving import export_rows
 from monolith.serving.export_rows import RowFiles
+from monolith.serving.server.writing import VARIABLES_ASSIGN
 
 logger = logging.getLogger(__name__)
 
@@ -86,15 +88,52 @@ def create_assign_signatures() -> dict[str, Any]:
 
     Returns:
         `hashtable_assign` for all separate tables, if there are some, and
-        `<shared name>/raw_assign` for each multi table.
+        `<shared name>/raw_assign` for each multi table; `hashtable_remove` and
+        `<shared name>/raw_remove` remove rows.
     """
     calls: dict[str, tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]] = {}
     for entry in registry.get_tables():
-        call = entry.table.make_assign_call()
-        inputs, outputs = calls.setdefault(call.signature, ({}, {}))
-        inputs.update(call.inputs)
-        outputs.update(call.outputs)
+        for call in (entry.table.make_assign_call(), _make_remove_call(entry)):
+            inputs, outputs = calls.setdefault(call.signature, ({}, {}))
+            inputs.update(call.inputs)
+            outputs.update(call.outputs)
     return {name: build_signature(*tensors) for name, tensors in calls.items()}
+
+
+def _make_remove_call(entry: registry.Entry) -> registry.AssignCall:
+    """Adds what removes rows of a model that serves to the default graph."""
+    ids = tf.compat.v1.placeholder(tf.int64, [None])
+    if entry.config.snapshot_format.counts_features:
+        id_split = tf.compat.v1.placeholder(tf.int64, [None])
+        signature, inputs = f"{entry.name}/raw_remove", {"id": ids, "id_split": id_split}
+        result = "result"
+    else:
+        id_split = tf.stack([0, tf.size(ids, tf.int64)])
+        signature, inputs = "hashtable_remove", {f"{entry.name}_id": ids}
+        result = f"{entry.name}_result"
+    erased = ops.monolith_multi_hash_table_erase(entry.handle, ids, id_split)
+    with tf.control_dependencies([erased]):
+        return registry.AssignCall(signature, inputs, {result: tf.size(ids)})
+
+
+def create_variable_signatures() -> dict[str, Any]:
+    """Makes the function through which a running model gets new values for its variables.
+
+    Returns:
+        `variables_assign`, if the default graph has variables: an input for each, by its name.
+    """
+    inputs, assigned = {}, []
+    for variable in tf.compat.v1.global_variables():
+        if variable.op.name == tf.compat.v1.GraphKeys.GLOBAL_STEP:
+            continue  # No prediction needs it.
+        value = tf.compat.v1.placeholder(variable.dtype.base_dtype, variable.shape)
+        inputs[variable.op.name] = value
+        assigned.append(tf.compat.v1.assign(variable, value))
+    if not inputs:
+        return {}
+    with tf.control_dependencies(assigned):
+        result = tf.identity(tf.constant(len(inputs)))
+    return {VARIABLES_ASSIGN: build_signature(inputs, {"result": result})}
 
 
 class _TablePaths:

@@ -29,6 +29,7 @@ from monolith.cluster.members import Membership
 from monolith.core import metrics
 from monolith.graph import devices, task_context
 from monolith.graph.run_config import GraphRunConfig
+from monolith.serving.sync.config import SyncConfig
 from monolith.training import ps_benchmark
 from monolith.training.config import supported
 from monolith.training.config.job import CpuTrainingConfig, DistributedCpuTrainingConfig
@@ -42,6 +43,7 @@ from monolith.training.distributed import (
     worker,
 )
 from monolith.training.graph.estimator import GraphEstimator
+from monolith.training.hooks import serving_sync
 from monolith.training.local import (
     check_graph_mode,
     instantiate,
@@ -121,7 +123,8 @@ def distributed_train(
         discovery: How the members find each other. The caller closes it.
         params: Settings of the task; `params.instantiate()` makes it. `train.max_steps` ends the
             training, or the end of the input does.
-        sync_backend: Tells which servers get parameter updates; must be None.
+        sync_backend: Tells which servers get what this process changes, as
+            `monolith.serving.sync.targets.SyncBackend` says; None: as the config says.
         user_hooks: Hooks of the caller.
 
     Returns:
@@ -137,8 +140,6 @@ def distributed_train(
     check_graph_mode()
     if discovery is None:
         raise errors.ConfigError("distributed_train needs a discovery, got None.")
-    if sync_backend is not None:
-        raise errors.ConfigError("`sync_backend` is not supported yet, leave it at None.")
     start.take_role(config, discovery)
     start.check_config(config)
     supported.check_settings(config)
@@ -150,12 +151,18 @@ def distributed_train(
         if config.server_type == devices.PS_JOB_NAME:
             if not config.model_name:
                 config.model_name = params.metrics.deep_insight_name or ""
-            with task_context.with_ctx(make_native_task_context(config)):
+            backend = sync_backend or serving_sync.make_backend(config)
+            with task_context.with_ctx(make_native_task_context(config, backend)):
                 stays = config.enable_realtime_training and not config.force_shutdown_ps
                 end = None if stays else server.ChiefEnd(config.model_dir)
                 with report.ServerReport(tf_server.target, member, config.model_dir, metrics_port):
                     _join_ps(
-                        tf_server.target, config.index, sync_backend, member=member, is_job_over=end
+                        tf_server.target,
+                        config.index,
+                        backend,
+                        member=member,
+                        is_job_over=end,
+                        sync_config=serving_sync.make_sync_config(config),
                     )
             return None
         make_config_backward_compatible(config.model_dir, config)
@@ -324,11 +331,11 @@ def _join_ps(
     *,
     member: Membership | None = None,
     is_job_over: Callable[[], bool] | None = None,
+    sync_config: SyncConfig | None = None,
 ) -> None:
-    """Blocks until this server is dismissed, see `wait_for_dismissal`."""
-    if sync_backend is not None:
-        raise errors.ConfigError("`sync_backend` is not supported yet, leave it at None.")
-    server.wait_for_dismissal(target, ps_index, member, is_job_over)
+    """Blocks until this server is dismissed, see `wait_for_dismissal`; sends its rows meanwhile."""
+    with serving_sync.ServerSync(target, ps_index, sync_backend, sync_config):
+        server.wait_for_dismissal(target, ps_index, member, is_job_over)
 
 
 def _shutdown_ps(target: str, cluster: manager.Cluster, task: manager.Task, num_ps: int) -> None:

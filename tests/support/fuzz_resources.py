@@ -119,6 +119,20 @@ class Resources:
     def _make_sync_client(self) -> tf.Tensor:
         return self._keep(ops.monolith_dummy_sync_client(shared_name=self.name()))
 
+    def _make_parameter_sync_client(self) -> tf.Tensor:
+        """Follows a table of a few rows, and has a server that needs them."""
+        client = ops.monolith_parameter_sync_client(shared_name=self.name(), capacity=100)
+        table = ops.monolith_hash_table(
+            self._make_dummy_filter(),
+            client,
+            config=table_config((2,)).SerializeToString(),
+            shared_name=self.name(),
+        )
+        ops.monolith_hash_table_assign(table, IDS, [[1.0, 2.0]] * len(IDS), 0)
+        ops.monolith_parameter_sync_gather(client, ["a"])
+        self._keep(table)
+        return self._keep(client)
+
     def _make_key_set(self) -> tf.Tensor:
         made = ops.monolith_touched_key_set(
             capacity=100, concurrency_level=4, shared_name=self.name()

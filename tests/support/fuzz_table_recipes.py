@@ -76,6 +76,40 @@ def _key_set_steal(rng):
     return {"handle": Handle("key_set")}, {}
 
 
+@recipe("MonolithParameterSyncClient")
+def _parameter_sync_client(rng):
+    return {}, {"shared_name": rng.choice(["", "sync"]), "capacity": rng.choice([2, 100])}
+
+
+@recipe("MonolithParameterSyncGather")
+def _sync_gather(rng):
+    return {"handle": Handle("parameter_sync_client"), "targets": _some_targets(rng)}, {}
+
+
+@recipe("MonolithParameterSyncTake")
+def _sync_take(rng):
+    inputs = {
+        "handle": Handle("parameter_sync_client"),
+        "targets": _some_targets(rng),
+        "assign_signature": scalar(b"hashtable_assign", "string"),
+    }
+    return inputs, {"max_bytes": rng.choice([1, 40, 1 << 20]), "max_requests": rng.choice([1, 3])}
+
+
+@recipe("MonolithParameterSyncSettle")
+def _sync_settle(rng):
+    targets = _some_targets(rng)
+    flags = {
+        name: Array("bool", targets.shape, tuple(rng.random() < 0.5 for _ in targets.values))
+        for name in ("has_arrived", "start_over")
+    }
+    return {"handle": Handle("parameter_sync_client"), "targets": targets, **flags}, {}
+
+
+def _some_targets(rng):
+    return strings(*(rng.choice([b"a", b"b", b""]) for _ in range(rng.randrange(4))))
+
+
 # Tables.
 
 
@@ -261,6 +295,12 @@ def _set_rows(rng: random.Random) -> dict[str, Value]:
 @recipe("MonolithMultiHashTableAssign", "MonolithMultiHashTableAssignAdd")
 def _set_assign(rng):
     return {**_set_rows(rng), "update_time": some_time(rng)}, {}
+
+
+@recipe("MonolithMultiHashTableErase")
+def _set_erase(rng):
+    inputs = _set_rows(rng)
+    return {name: inputs[name] for name in ("mtable", "id", "id_split")}, {}
 
 
 @recipe("MonolithMultiHashTableOptimize")

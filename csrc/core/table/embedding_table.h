@@ -97,6 +97,10 @@ class EmbeddingTable {
   // Returns how many ids were present.
   std::size_t Lookup(const std::int64_t* ids, std::size_t n, float* rows,
                      const Parallel* parallel = nullptr) const;
+  // Says for each id whether it has a row, 1 or 0, and copies the rows of those that have one into
+  // `rows` [n, dim], unless that is null; what is there for others stays.
+  void LookupPresent(const std::int64_t* ids, std::size_t n, float* rows,
+                     std::uint8_t* present) const;
   // Serialized EntryDumps without id; empty for absent ids.
   void LookupEntry(const std::int64_t* ids, std::size_t n, std::string* entries) const;
 
@@ -134,6 +138,10 @@ class EmbeddingTable {
   // stops after `max_rows` rows or at `end`. Returns the place to go on from.
   [[nodiscard]] std::uint64_t Dump(std::uint64_t place, std::uint64_t end, std::size_t max_rows,
                                    const Expiry* expiry, DumpedRows* dumped) const;
+  // Appends the ids of rows from `place` on, at most so many. Returns the place to go on from,
+  // which is num_places() when there are no more.
+  [[nodiscard]] std::uint64_t ListIds(std::uint64_t place, std::size_t max_ids,
+                                      std::vector<std::int64_t>* ids) const;
   // Appends a record for each of `n` ids, which are all different: its serialized row, or an
   // EntryDump with nothing but the id where there is none, or where `expiry` leaves it out.
   void DumpIds(const std::int64_t* ids, std::size_t n, const Expiry* expiry,

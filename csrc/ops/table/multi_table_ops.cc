@@ -97,6 +97,18 @@ Takes an optimizer step with the gradients `value`, flat and table by table, for
 an id, or, with `enable_dedup`, for each distinct id on the sum of its gradients.
 )doc");
 
+REGISTER_OP("MonolithMultiHashTableErase")
+    .Input("mtable: resource")
+    .Input("id: int64")
+    .Input("id_split: int64")
+    .Output("updated_table: resource")
+    .SetIsStateful()
+    .SetShapeFn(shapes::ScalarShape)
+    .Doc(R"doc(
+Removes the rows of `id`; ids without a row are passed over. Works on a single table, too, with an
+`id_split` of two numbers.
+)doc");
+
 REGISTER_OP("MonolithMultiHashTableReinitialize")
     .Input("mtable: resource")
     .Input("table_name: string")
@@ -342,6 +354,22 @@ class MultiOptimizeOp final : public MultiTableOp {
   bool enable_dedup_ = false;
 };
 
+class MultiEraseOp final : public MultiTableOp {
+ public:
+  using MultiTableOp::MultiTableOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* ctx, const TableSet& set, const TableSet::Tables& tables,
+                   const std::vector<Part>& parts, std::size_t) override {
+    ctx->set_output(0, ctx->input(0));
+    return ForEachPart(ctx, set, parts, [&](const Part& part, const core::Parallel*) {
+      const NoteTouched note(set, part.table, part.ids, part.num_ids);
+      tables[part.table]->Erase(part.ids, part.num_ids);
+      set.sync_client()->Removed(set.table_names()[part.table], part.ids, part.num_ids);
+    });
+  }
+};
+
 class MultiReinitializeOp final : public tf::OpKernel {
  public:
   using tf::OpKernel::OpKernel;
@@ -390,6 +418,7 @@ REGISTER_KERNEL_BUILDER(Name("MonolithMultiHashTableAssignAdd").Device(tf::DEVIC
                         MultiAssignAddOp);
 REGISTER_KERNEL_BUILDER(Name("MonolithMultiHashTableOptimize").Device(tf::DEVICE_CPU),
                         MultiOptimizeOp);
+REGISTER_KERNEL_BUILDER(Name("MonolithMultiHashTableErase").Device(tf::DEVICE_CPU), MultiEraseOp);
 REGISTER_KERNEL_BUILDER(Name("MonolithMultiHashTableReinitialize").Device(tf::DEVICE_CPU),
                         MultiReinitializeOp);
 

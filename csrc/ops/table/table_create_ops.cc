@@ -118,6 +118,7 @@ class CreateTableSetOp : public tf::OpKernel {
         set->serialized_config() == config && set->counted_as() == CountedAs(set->table_names()),
         absl::InvalidArgumentError(absl::StrCat("Table ", cinfo_.name(),
                                                 " exists with another config; use another name.")));
+    OP_REQUIRES_OK(ctx, set->sync_client()->Follow(set.get(), IsMulti()));
     tf::Tensor* handle = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tf::TensorShape({}), &handle));
     handle->scalar<tf::ResourceHandle>()() =
@@ -125,6 +126,8 @@ class CreateTableSetOp : public tf::OpKernel {
   }
 
  protected:
+  // Whether the tables are called as a whole, by the multi-table ops.
+  [[nodiscard]] virtual bool IsMulti() const = 0;
   [[nodiscard]] virtual absl::Status SerializedConfig(tf::OpKernelContext* ctx,
                                                       std::string* config) = 0;
   // Names and configs of the tables. May throw std::invalid_argument.
@@ -165,6 +168,7 @@ class CreateTableOp final : public CreateTableSetOp {
   }
 
  protected:
+  [[nodiscard]] bool IsMulti() const override { return false; }
   absl::Status SerializedConfig(tf::OpKernelContext*, std::string* config) override {
     *config = config_;
     return absl::OkStatus();
@@ -188,6 +192,7 @@ class CreateMultiTableOp final : public CreateTableSetOp {
   using CreateTableSetOp::CreateTableSetOp;
 
  protected:
+  [[nodiscard]] bool IsMulti() const override { return true; }
   absl::Status SerializedConfig(tf::OpKernelContext* ctx, std::string* config) override {
     const tf::Tensor& input = ctx->input(0);
     if (!tf::TensorShapeUtils::IsScalar(input.shape())) {

@@ -139,10 +139,14 @@ std::string TableSet::DebugString() const {
 std::size_t EvictRows(const TableSet& set, std::size_t index, core::EmbeddingTable& table,
                       std::int64_t max_update_sec) {
   core::TouchedRows* touched = set.touched_rows(index);
-  if (touched == nullptr) return table.Evict(max_update_sec);
+  const bool is_followed = set.sync_client()->is_listening();
+  if (touched == nullptr && !is_followed) return table.Evict(max_update_sec);
   std::vector<std::int64_t> evicted;
   table.Evict(max_update_sec, &evicted);
-  touched->Insert(evicted.data(), evicted.size());
+  if (touched != nullptr) touched->Insert(evicted.data(), evicted.size());
+  if (is_followed) {
+    set.sync_client()->Removed(set.table_names()[index], evicted.data(), evicted.size());
+  }
   return evicted.size();
 }
 

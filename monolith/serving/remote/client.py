@@ -32,7 +32,7 @@ _NO_SERVERS = "No available remote servers."
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 # Calls to a server that is not listed any more may go on for so long.
 _LINGER_SEC = 60.0
-_CHANNEL_OPTIONS = [
+CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     # A server that comes back under its address is seen soon.
@@ -63,7 +63,7 @@ class RemoteClient:
         self._source = source
         self._config = config or RemoteConfig()
         self._metrics = RemoteMetrics(registry or prometheus_client.CollectorRegistry())
-        self._credentials, self._metadata = _read_credentials(self._config)
+        self._credentials, self._metadata = read_credentials(self._config)
         self._timers = Timers()
         self._lock = threading.Lock()
         self._is_closed = False
@@ -188,9 +188,9 @@ class RemoteClient:
                 raise ValueError("the connections to other servers were ended")
             if address not in self._stubs:
                 if self._credentials is None:
-                    channel = grpc.insecure_channel(address, _CHANNEL_OPTIONS)
+                    channel = grpc.insecure_channel(address, CHANNEL_OPTIONS)
                 else:
-                    channel = grpc.secure_channel(address, self._credentials, _CHANNEL_OPTIONS)
+                    channel = grpc.secure_channel(address, self._credentials, CHANNEL_OPTIONS)
                 self._channels[address] = channel
                 # Bytes in, bytes out: the op reads and writes them.
                 self._stubs[address] = channel.unary_unary(_PREDICT)
@@ -268,7 +268,12 @@ def disconnect(client: RemoteClient | None = None) -> None:
     previous.close()
 
 
-def _read_credentials(config: RemoteConfig) -> tuple[Any, list[tuple[str, str]] | None]:
+def read_credentials(config: Any) -> tuple[Any, list[tuple[str, str]] | None]:
+    """Returns what a channel and its calls need, from `server_authority` and `token_file`.
+
+    Raises:
+        errors.ConfigError: A file cannot be read.
+    """
     credentials = metadata = None
     if config.server_authority is not None:
         credentials = grpc.ssl_channel_credentials(_read(config.server_authority))

@@ -85,11 +85,11 @@ class Call:
         if is_over:
             on_gone()
 
-    def answer(self, content: bytes) -> None:
-        """Sends the answer."""
+    def answer(self, content: bytes, metadata: tuple[tuple[str, str], ...] = ()) -> None:
+        """Sends the answer, and metadata behind it."""
         self._end(
             cygrpc.SendMessageOperation(content, _NO_FLAGS),
-            cygrpc.SendStatusFromServerOperation((), _OK, b"", _NO_FLAGS),
+            cygrpc.SendStatusFromServerOperation(metadata, _OK, b"", _NO_FLAGS),
         )
 
     def refuse(self, code: grpc.StatusCode, message: str) -> None:

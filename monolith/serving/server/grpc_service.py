@@ -20,7 +20,7 @@ from tensorflow_serving.apis import (
     regression_pb2,
 )
 
-from monolith.serving.server import security, status
+from monolith.serving.server import incarnation, security, status
 from monolith.serving.server.answers import Running
 from monolith.serving.server.call_pool import CallPool
 from monolith.serving.server.config import ServerConfig
@@ -147,7 +147,8 @@ class _Method:
 
             def send(answer: bytes, error: BaseException | None) -> None:
                 if error is None:
-                    call.answer(answer)
+                    asked = call.get_header(incarnation.ASK)
+                    call.answer(answer, incarnation.make_metadata(asked))
                 elif isinstance(error, status.RequestError):
                     call.refuse(error.code, error.message)
                 else:  # Nobody waits for it.

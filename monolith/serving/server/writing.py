@@ -1,7 +1,8 @@
 """Which functions of a model change its tables, so that not every client may call them.
 
 What a function is called says little, so its graph is looked at: it writes if what it gives, or
-what that waits for, needs an op that writes rows or files of tables.
+what that waits for, needs an op that writes rows or files of tables. The function that overwrites
+variables is known by its name: models of others write variables in functions that are for anybody.
 
 Example:
     >>> is_writing_op("MonolithMultiHashTableAssign"), is_writing_op("MonolithMultiHashTableLookup")
@@ -12,8 +13,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+VARIABLES_ASSIGN = "variables_assign"
+
 _WRITING_OP = re.compile(
-    r"Monolith\w*Table\w*(Assign|Evict|ForgetTouched|Optimize|Reinitialize|Restore"
+    r"Monolith\w*Table\w*(Assign|Erase|Evict|ForgetTouched|Optimize|Reinitialize|Restore"
     r"|Save(?!AsTensor)|TrackTouched)\w*"
 )
 
@@ -30,15 +33,16 @@ def find_writing(graph_def: Any, definitions: Mapping[str, Any]) -> frozenset[st
         graph_def: The `GraphDef` of the model.
         definitions: Its `SignatureDef`s by name.
     """
+    by_name = frozenset(definitions) & {VARIABLES_ASSIGN}
     functions = {
         function.signature.name: list(function.node_def) for function in graph_def.library.function
     }
     if not any(
         is_writing_op(node.op) for nodes in (graph_def.node, *functions.values()) for node in nodes
     ):
-        return frozenset()
+        return by_name
     nodes = {node.name: node for node in graph_def.node}
-    return frozenset(
+    return by_name | frozenset(
         name
         for name, definition in definitions.items()
         if _writes(_list_outputs(definition), nodes, functions)

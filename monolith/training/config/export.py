@@ -16,6 +16,12 @@ class ExportSettings:
     :param enable_realtime_training: Whether this job trains on a stream and sends what changed to
         the serving side.
     :param enable_model_dump: Whether the model is written as a protobuf beside the checkpoints.
+    :param sync_to: Where servers announce themselves that get what changes, 'file:DIR' or
+        'zk:HOSTS/BZID/NAME'; None sends nothing, unless `enable_realtime_training` is set.
+    :param sync_model: What a model that was exported as a whole is called there.
+    :param sync_interval_secs: Seconds between two times that changed rows are sent.
+    :param sync_dense_interval_secs: Seconds between two times that all variables are sent.
+    :param sync_token_file: A file with the token that the servers ask for.
     """
 
     warmup_file: str = "./warmup_file"
@@ -23,6 +29,11 @@ class ExportSettings:
     max_rpc_deadline_millis: int = 30000
     enable_realtime_training: bool = False
     enable_model_dump: bool = False
+    sync_to: str | None = None
+    sync_model: str = "default"
+    sync_interval_secs: float = 10.0
+    sync_dense_interval_secs: float = 60.0
+    sync_token_file: str | None = None
 
 
 @dataclasses.dataclass

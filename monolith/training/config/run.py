@@ -44,7 +44,14 @@ class RunConfig:
         bzid: Business id of the model on the serving side.
         base_name: Name of the service on the serving side.
         ps_replica_num: How many replicas each server has on the serving side.
-        enable_parameter_sync: Whether what changes is sent to the serving side.
+        enable_parameter_sync: Whether what changes is sent to a serving side that is found by
+            `bzid` and `base_name` in ZooKeeper.
+        sync_to: Where servers announce themselves that get what changes: 'file:DIR' or
+            'zk:HOSTS/BZID/NAME', as for `monolith serve --discovery`.
+        sync_model: What they call a model that was exported as a whole.
+        sync_interval_secs: Seconds between two times that changed rows are sent.
+        sync_dense_interval_secs: Seconds between two times that all variables are sent.
+        sync_token_file: A file with the token that the servers ask for.
         model_dir: Directory of checkpoints and summaries.
         restore_dir: Model directory to start from when `model_dir` has no checkpoint yet.
         restore_ckpt: Name of the checkpoint to start from instead of the newest one.
@@ -87,6 +94,11 @@ class RunConfig:
     base_name: str | None = None
     ps_replica_num: int | None = None
     enable_parameter_sync: bool = False
+    sync_to: str | None = None
+    sync_model: str = "default"
+    sync_interval_secs: float = 10.0
+    sync_dense_interval_secs: float = 60.0
+    sync_token_file: str | None = None
     model_dir: str = ""
     restore_dir: str | None = None
     restore_ckpt: str | None = None

@@ -36,7 +36,6 @@ REFUSED = {
     # cluster
     "fountain_zk_host": _FOUNTAIN,
     "fountain_model_name": _FOUNTAIN,
-    "dc_aware": _SERVING,
     "task": "running a registered task by its name",
     "use_estimator": "choosing how a registered task is run",
     "monolith_grpc_worker_service_handler_multiplier": "a TensorFlow with more gRPC handlers",
@@ -56,13 +55,8 @@ REFUSED = {
     "profile_with_nvprof_from_to": "a profile of GPU kernels",
     "deep_insight_sample_ratio": "sending samples of predictions for analysis",
     # export
-    "enable_realtime_training": _SERVING,
     "enable_model_dump": "a dump of the model as a protobuf",
-    "bzid": _SERVING,
-    "base_name": _SERVING,
     "ps_replica_num": _SERVING,
-    "unified_serving": _SERVING,
-    "zk_watch_address_family": _SERVING,
     # input
     "use_dataservice": _DATA_SERVICE,
     "num_extra_dsworker_on_gpu_worker": _DATA_SERVICE,

@@ -29,7 +29,11 @@ import tensorflow as tf
 from monolith import errors
 from monolith.embedding.tables import registry
 from monolith.graph import collectives
-from monolith.proto import parameter_sync_pb2
+from monolith.serving.sync.client_ops import (
+    ParameterSyncClient,
+    parameter_sync_client_from_config,
+    refresh_sync_config,
+)
 from monolith.training.hooks.end_of_input import EofAwareTask
 
 __all__ = [
@@ -52,8 +56,6 @@ REQ_TIME_COLLECTION = "req_time"
 # Hours (UTC) in which saves are welcome: at night, where the original system runs.
 _QUIET_HOURS = range(18, 20)
 _INFO_SEC = 600.0
-_SYNC_SIGNATURE = "hashtable_assign"
-_SYNC_TIMEOUT_MS = 3000
 
 
 class SyncTrainingBarrierSaverListener(tf.compat.v1.train.CheckpointSaverListener):
@@ -84,11 +86,9 @@ class ParameterSyncHook(tf.compat.v1.train.SessionRunHook):
             model and their addresses.
         ps_index: Which part of the tables this process has.
         refresh_interval: Seconds after which the servers are asked for again.
-        client: What sends: `create_sync_op(config)` returns the op that does.
+        client: What sends: `create_sync_op(config)` returns the op that does; by default, the sync
+            client that the tables of part `ps_index` were made with.
         clock: Returns a time in seconds that never goes back.
-
-    Raises:
-        ConfigError: There is no client.
     """
 
     def __init__(
@@ -100,11 +100,6 @@ class ParameterSyncHook(tf.compat.v1.train.SessionRunHook):
         client: Any = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if client is None:
-            raise errors.ConfigError(
-                "This version of Monolith has no client that sends rows to a serving side; give "
-                "one as `client`, with a method `create_sync_op`."
-            )
         self._backend = sync_backend
         self._ps_index = ps_index
         self._refresh_interval = refresh_interval
@@ -117,7 +112,10 @@ class ParameterSyncHook(tf.compat.v1.train.SessionRunHook):
 
     def begin(self) -> None:
         self._placeholder = tf.compat.v1.placeholder(tf.string, [], name="sync_config_str")
-        self._sync_op = self._client.create_sync_op(self._placeholder)
+        client = self._client or ParameterSyncClient(
+            parameter_sync_client_from_config(name_suffix=str(self._ps_index))
+        )
+        self._sync_op = client.create_sync_op(self._placeholder)
 
     def after_run(
         self,
@@ -130,18 +128,6 @@ class ParameterSyncHook(tf.compat.v1.train.SessionRunHook):
             self._refreshed_sec = now_sec
             self._config = refresh_sync_config(self._backend, self._ps_index)
         run_context.session.run(self._sync_op, {self._placeholder: self._config})
-
-
-def refresh_sync_config(sync_backend: Any, ps_index: int) -> bytes:
-    """Returns the serialized `ClientConfig`: which servers get the rows of a part of the tables."""
-    model, targets = sync_backend.get_sync_targets(f"ps_{ps_index}")
-    config = parameter_sync_pb2.ClientConfig(
-        model_name=model, signature_name=_SYNC_SIGNATURE, timeout_in_ms=_SYNC_TIMEOUT_MS
-    )
-    config.targets.extend(targets)
-    if isinstance(targets, dict):
-        config.targets_extra_info.extend(targets.values())
-    return bytes(config.SerializeToString())
 
 
 class _EveryFewSteps(tf.compat.v1.train.SessionRunHook):

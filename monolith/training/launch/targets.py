@@ -20,6 +20,7 @@ that makes it.
 import dataclasses
 import importlib
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from monolith import errors
@@ -47,6 +48,7 @@ def find_work(
     steps: int | None = None,
     max_steps: int | None = None,
     epochs: int = 1,
+    sync: Mapping[str, Any] | None = None,
 ) -> Work:
     """Returns what a name stands for.
 
@@ -57,6 +59,7 @@ def find_work(
         steps: How many steps to train.
         max_steps: Global step to train to.
         epochs: How often data is read.
+        sync: Settings of a `RunConfig` that say where changes are sent, in place of its own.
 
     Raises:
         ConfigError: There is no such thing, it is of another kind, or it does not go together.
@@ -74,6 +77,8 @@ def find_work(
         made_data = _find_data(target, data)
     work = _to_work(target, found, made_data, epochs)
     work.steps, work.max_steps = steps, max_steps
+    if sync:
+        work = dataclasses.replace(work, config=dataclasses.replace(work.config, **sync))
     return _set_model_dir(target, work, model_dir)
 
 

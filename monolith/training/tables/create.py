@@ -79,6 +79,7 @@ def create_hash_table(
     hash_filters: list[tf.Tensor | None],
     *,
     transfer_float16: bool = False,
+    sync_clients: list[tf.Tensor] | None = None,
 ) -> BaseMultiTypeHashTable:
     """Makes the tables of all features and returns what looks them up at once.
 
@@ -88,6 +89,7 @@ def create_hash_table(
         collected: Which features share a table, and when rows expire.
         hash_filters: The admission filter of each server.
         transfer_float16: Whether rows and gradients travel as float16.
+        sync_clients: Who is told which rows change, for each server; None: nobody.
     """
     configs = _with_table_settings(configs, collected.slot_to_expire_time, config)
     # In parts, a model that was trained without servers has its rows in one of them.
@@ -95,6 +97,7 @@ def create_hash_table(
     options: dict[str, Any] = {
         "max_rpc_deadline_millis": config.max_rpc_deadline_millis,
         "transfer_float16": transfer_float16,
+        "sync_clients": sync_clients,
     }
     if not config.use_native_multi_hash_table:
         return factory.create_multi_type_hash_table(

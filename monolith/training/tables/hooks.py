@@ -22,7 +22,7 @@ from monolith.training import restore_override
 from monolith.training.config.checkpoint import StartSettings
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.controller.barrier import BarrierHook, BarrierOp
-from monolith.training.hooks import server_health, sync
+from monolith.training.hooks import server_health, serving_sync, sync
 from monolith.training.hooks.checkpoint_barrier import (
     SAVE_ACTION,
     WorkerCkptHelper,
@@ -73,6 +73,7 @@ class TrainingHooks:
         training: The task, ready for an estimator; saves may export it.
         step_gate: Keeps steps and saves apart, and has pushed what a checkpoint must hold.
         others: What this process knows of the other members, if there are some.
+        sync_clients: Who is told which rows change; None if nothing is sent to a serving side.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class TrainingHooks:
         training: "CpuTraining",
         step_gate: StepGate,
         others: sync.Others | None = None,
+        sync_clients: Sequence[tf.Tensor] | None = None,
     ) -> None:
         self._others = others
+        self._sync_clients = sync_clients
         self._training = training
         self._step_gate = step_gate
         self._config = config
@@ -188,6 +191,7 @@ class TrainingHooks:
             *sync_hooks.training_chief_hooks,
             *save.create_save_hooks(self._make_save_context(barrier_op, checkpoint_helper)),
             *self._create_metric_hooks(),
+            *self._create_serving_sync_hooks(),
         ]
         return HookLists(tuple(hooks), tuple(last), tuple(chief_hooks))
 
@@ -240,6 +244,18 @@ class TrainingHooks:
             ps_monitor=self._ps_monitor,
             others=self._others,
         )
+
+    def _create_serving_sync_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
+        config = self._config
+        backend = None if self._sync_clients is None else serving_sync.make_backend(config)
+        if backend is None or self._sync_clients is None:
+            return []
+        # The tables of a cluster are in its servers, which send their rows themselves.
+        is_cluster = self._others is not None and config.num_ps > 0
+        clients = () if is_cluster else self._sync_clients
+        return [
+            serving_sync.ServingSyncHook(backend, serving_sync.make_sync_config(config), clients)
+        ]
 
     def _create_metric_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
         config, metrics = self._config, self._task.p.metrics

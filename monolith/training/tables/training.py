@@ -29,10 +29,12 @@ from monolith.graph import export_mode, mpi, task_context
 from monolith.graph.mode_keys import ModeKeys
 from monolith.model.batch import InputFeatures
 from monolith.model.task import NativeTask
+from monolith.serving.sync.client_ops import create_parameter_sync_clients
 from monolith.tensor import look_ahead, messages, prefetch
 from monolith.training.config import supported
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.graph.estimator import GraphRunConfig, GraphSpec
+from monolith.training.hooks import serving_sync
 from monolith.training.hooks.input_splits import InputSplits
 from monolith.training.hooks.step_counts import collect_batch_size
 from monolith.training.hooks.step_gate import StepGate
@@ -194,12 +196,16 @@ class CpuTraining:
         hash_filters = create.create_hash_filters(
             self.config, self._slot_to_occurrence_threshold, table_configs
         )
+        sync_clients = None
+        if mode == ModeKeys.TRAIN and serving_sync.is_synced(self.config):
+            sync_clients = create_parameter_sync_clients(self.config.num_ps)
         hash_table = create.create_hash_table(
             self.config,
             table_configs,
             self._collected,
             hash_filters,
             transfer_float16=self._task.p.train.transfer_float16,
+            sync_clients=sync_clients,
         )
         async_functions = prefetch.AsyncFunctionMgr(is_async=self.config.enable_variable_postpush)
         model_features = self._provide_embeddings(features, mode, hash_table, async_functions)
@@ -220,6 +226,7 @@ class CpuTraining:
             self,
             StepGate(async_functions.hooks),
             self._others,
+            sync_clients,
         )
         if mode != ModeKeys.TRAIN:
             # As when training: variables and tables come from the same deltas, if there are some.

@@ -11,11 +11,13 @@ from support.ranks import SumTask
 
 from monolith import errors
 from monolith.checkpoint.timer import SecondOrStepTimerWithTideSetting
+from monolith.core import metrics
 from monolith.embedding.tables import single
 from monolith.graph import collectives
 from monolith.graph.mode_keys import ModeKeys
 from monolith.native_training import hvd_lib, sync_training_hooks
 from monolith.proto import parameter_sync_pb2
+from monolith.serving.sync import client_ops
 from monolith.training.graph.estimator import GraphEstimator
 from monolith.training.hooks import sync_training
 
@@ -261,6 +263,34 @@ class TestParameterSync:
         )
         assert list(config.targets_extra_info) == [info]
 
-    def test_there_must_be_a_client(self):
-        with pytest.raises(errors.ConfigError, match="give one as `client`"):
-            sync_training.ParameterSyncHook(mock.Mock(), 0)
+    def test_rows_of_the_tables_of_the_part_are_sent(self):
+        tf.compat.v1.train.create_global_step()
+        server = client_ops.DummySyncServer("127.0.0.1:0")
+        with tf.compat.v1.Session() as session:
+            port = int(session.run(server.get_port())[0])
+        client = client_ops.parameter_sync_client_from_config(name_suffix="3")
+        table = single.test_hash_table(1, sync_client=client, name_suffix="hooked")
+        update = table.apply_gradients([7], [[1.0]], global_step=0).as_op()
+        sent = []
+
+        class Sink:
+            def emit(self, kind, name, value, tags):
+                if name.endswith("parameter_sync_fid_count"):
+                    sent.append((value, tags["status"], tags["idc"], tags["replica_id"]))
+
+            def flush(self):
+                pass
+
+        info = parameter_sync_pb2.ClientConfig.TargetExtraInfo(idc="i", cluster="c", replica_id=2)
+        backend = mock.Mock(get_sync_targets=lambda name: ("m", {f"127.0.0.1:{port}": info}))
+        hook = sync_training.ParameterSyncHook(backend, 3)
+        metrics.set_sink(Sink())
+        try:
+            with tf.compat.v1.train.MonitoredSession(hooks=[hook]) as session:
+                session.run(update)
+                session.run(update)
+        finally:
+            metrics.set_sink(None)
+        assert sent == [(1, "OK", "i:c", "2")] * 2
+        with tf.compat.v1.Session() as session:
+            session.run(server.shutdown())

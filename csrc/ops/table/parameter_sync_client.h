@@ -1,0 +1,103 @@
+// Keeps, for each server that serves the rows of some tables, which of them it has yet to get.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "core/table/follower.h"
+#include "core/table/touched_rows.h"
+#include "ops/table/sync_client.h"
+#include "ops/table/table_set.h"
+
+namespace monolith::ops {
+
+// A call that a server has to get.
+struct SyncRequest {
+  std::string signature;  // Which function of the model.
+  std::string body;       // A PredictRequest without its model_spec.
+  std::int64_t num_ids = 0;
+};
+
+// Where a server stands.
+struct SyncProgress {
+  std::int64_t num_outstanding = 0;
+  bool is_caught_up = false;
+};
+
+// Follows either one set of tables, or any number of single ones. Updates of tables take no lock of
+// this class but that of a map's reader, so whatever a server does, they do not wait for it.
+//
+// Thread-safe.
+class ParameterSyncClient final : public SyncClient {
+ public:
+  // Ids that are kept for each server, and for each table between two rounds.
+  static constexpr std::size_t kCapacity = std::size_t{1} << 21;
+
+  explicit ParameterSyncClient(std::size_t capacity = kCapacity) : capacity_(capacity) {}
+
+  absl::Status Follow(TableSet* set, bool is_multi) override;
+  void Touched(const std::string& name, const std::int64_t* ids, std::size_t n) override;
+  void Removed(const std::string& name, const std::int64_t* ids, std::size_t n) override;
+  [[nodiscard]] bool is_listening() const override { return true; }
+  [[nodiscard]] std::string DebugString() const override { return "ParameterSyncClient"; }
+
+  // A round: these are the servers now, and all of them have to get what has changed since the last
+  // round. Who was not there in the last round gets everything.
+  std::vector<SyncProgress> Gather(const std::vector<std::string>& targets, double now_sec);
+  // The next calls for a server, at most so many, of about `max_bytes` each; none if it has all, or
+  // is not one of the servers.
+  std::vector<SyncRequest> Take(const std::string& target, const std::string& assign_signature,
+                                std::size_t max_bytes, std::size_t max_requests);
+  // Says of all calls taken for a server whether they have arrived.
+  void Settle(const std::string& target, bool has_arrived, double now_sec);
+  // A server has another model than before: it gets everything.
+  void StartOver(const std::string& target);
+
+ private:
+  struct Followed {
+    Followed(std::string name, std::size_t index, std::size_t capacity)
+        : name(std::move(name)), index(index), touched(capacity), removed(capacity) {}
+
+    const std::string name;
+    const std::size_t index;  // In its set.
+    tensorflow::core::WeakPtr<TableSet> set{nullptr};
+    core::TouchedRows touched;
+    core::TouchedRows removed;
+    // The rest is guarded by mutex_.
+    std::shared_ptr<core::EmbeddingTable> table;  // As of the last round.
+    std::unordered_set<std::int64_t> once_removed;
+  };
+  struct Target {
+    explicit Target(std::size_t num_tables, std::size_t capacity)
+        : follower(num_tables, capacity) {}
+    core::Follower follower;
+    std::uint64_t walks_seen = 0;
+  };
+
+  [[nodiscard]] std::vector<Followed*> ListFollowed() const;
+  // Finds the tables as they are now; has all servers start over if they are others.
+  void FindTables();
+  void GatherTable(std::size_t number, Followed& table);
+  // Adds rows that are gone where a walk has begun, which does not find them.
+  void AddOnceRemoved();
+
+  const std::size_t capacity_;
+
+  mutable std::shared_mutex followed_mutex_;
+  std::string multi_name_;  // Empty: single tables.
+  std::vector<std::unique_ptr<Followed>> followed_;
+  std::unordered_map<std::string, Followed*> by_name_;
+
+  std::mutex mutex_;
+  std::vector<Followed*> in_round_;  // The tables that targets are followers of.
+  std::map<std::string, std::unique_ptr<Target>> targets_;
+};
+
+}  // namespace monolith::ops

@@ -1,0 +1,145 @@
+"""Carries calls to one server, over gRPC, and notices when another server has taken its place."""
+
+import dataclasses
+import logging
+import time
+from typing import Any
+
+import grpc
+from tensorflow_serving.apis import predict_pb2
+
+from monolith.core import metrics
+from monolith.serving.remote.client import CHANNEL_OPTIONS, read_credentials
+from monolith.serving.server.incarnation import ASK, INCARNATION
+from monolith.serving.sync.config import SyncConfig
+from monolith.serving.sync.targets import Target
+
+logger = logging.getLogger(__name__)
+
+_PREDICT = "/tensorflow.serving.PredictionService/Predict"
+# These say that a server may have gone; after others it is the same as before.
+_MAYBE_ANOTHER = (grpc.StatusCode.UNAVAILABLE,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What came of a call.
+
+    Attributes:
+        code: Status of gRPC.
+        details: What a server that refuses says.
+        is_other_server: Whether it is not the server, or not the version of the model, that
+            answered before.
+        response: The serialized answer.
+    """
+
+    code: grpc.StatusCode
+    details: str = ""
+    is_other_server: bool = False
+    response: bytes = b""
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the server has done what it was asked for."""
+        return self.code is grpc.StatusCode.OK
+
+
+class SyncChannel:
+    """A connection to one server. For one thread at a time.
+
+    Args:
+        target: The server, and the model.
+        config: How it is called.
+    """
+
+    def __init__(self, target: Target, config: SyncConfig) -> None:
+        self.target = target
+        self._timeout_sec = config.timeout_sec
+        credentials, metadata = read_credentials(config)
+        self._metadata = [*(metadata or ()), (ASK, "1")]
+        if credentials is None:
+            self._channel = grpc.insecure_channel(target.address, CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.secure_channel(target.address, credentials, CHANNEL_OPTIONS)
+        self._methods: dict[str, Any] = {}
+        self._known: tuple[str, int] | None = None
+        self._was_away = False
+        self._told: tuple[grpc.StatusCode, str] | None = None
+        self._metrics = metrics.get_cli(metrics.get_metric_prefix())
+
+    def predict(self, signature: str, body: bytes, num_ids: int) -> Answer:
+        """Calls a function of the model.
+
+        Args:
+            signature: Its name.
+            body: A serialized `PredictRequest` without `model_spec`.
+            num_ids: How many rows are in it, for metrics.
+        """
+        spec = predict_pb2.PredictRequest()
+        spec.model_spec.name = self.target.model
+        spec.model_spec.signature_name = signature
+        request = spec.SerializeToString() + body
+        start_sec = time.monotonic()
+        answer = self.call(_PREDICT, request)
+        tags = {
+            "model_name": self.target.model,
+            "signature_name": signature,
+            "target": self.target.address,
+            "status": "OK" if answer.is_ok else "KO",
+            "idc": self.target.place,
+            "replica_id": str(self.target.replica),
+        }
+        micros = (time.monotonic() - start_sec) * 1e6
+        self._metrics.emit_timer("parameter_sync_latency", micros, tags)
+        self._metrics.emit_counter("parameter_sync_fid_count", num_ids, tags)
+        self._metrics.emit_counter("parameter_sync_byte_size", len(request), tags)
+        return answer
+
+    def call(self, method: str, request: bytes) -> Answer:
+        """Calls a method of the server, and waits for its answer."""
+        if method not in self._methods:
+            self._methods[method] = self._channel.unary_unary(method)
+        try:
+            response, call = self._methods[method].with_call(
+                request, timeout=self._timeout_sec, metadata=self._metadata
+            )
+        except grpc.RpcError as e:
+            code, details = e.code(), e.details() or ""
+            self._was_away = self._was_away or code in _MAYBE_ANOTHER
+            self._tell(code, details)
+            return Answer(code, details)
+        is_other = False
+        if method == _PREDICT:
+            # That a server answers other questions does not say that it takes changes.
+            self._tell(grpc.StatusCode.OK, "")
+            is_other = self._note(response, call)
+        return Answer(grpc.StatusCode.OK, "", is_other, response)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._channel.close()
+
+    def _note(self, response: bytes, call: Any) -> bool:
+        """Returns whether the one who has answered is another than before."""
+        incarnation = dict(call.trailing_metadata() or ()).get(INCARNATION, "")
+        version = predict_pb2.PredictResponse.FromString(response).model_spec.version.value
+        known, self._known = self._known, (incarnation, version)
+        # A server that does not say who it is may be another after each time it was away.
+        was_away, self._was_away = self._was_away and not incarnation, False
+        return known is not None and (known != self._known or was_away)
+
+    def _tell(self, code: grpc.StatusCode, details: str) -> None:
+        """Says once what is wrong with a server, however often it is tried."""
+        told = (code, details)
+        if told == self._told or (self._told is None and code is grpc.StatusCode.OK):
+            return
+        self._told = told if code is not grpc.StatusCode.OK else None
+        if code is grpc.StatusCode.OK:
+            logger.info("%s gets changes again", self.target.name)
+            return
+        logger.warning(
+            "%s does not get changes, which are kept for it: %s %s",
+            self.target.name,
+            code.name,
+            details,
+        )

@@ -1,0 +1,292 @@
+"""Sends rows that training changes to all servers of a model, every few seconds.
+
+Each round collects what has changed, for all servers; then each server gets it from a thread of its
+own, so one that is slow, stopped or dead holds up neither training nor the others. What it has not
+confirmed stays with the table, as ids; rows are read when they are sent.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from monolith.core import metrics
+from monolith.native import ops
+from monolith.serving.sync.channel import SyncChannel
+from monolith.serving.sync.client_ops import ASSIGN_SIGNATURE
+from monolith.serving.sync.config import SyncConfig
+from monolith.serving.sync.targets import SyncBackend, Target, find_targets
+
+logger = logging.getLogger(__name__)
+
+_MAX_BACKOFF_SEC = 2.0
+_FLUSH_POLL_SEC = 0.05
+
+
+class SyncSteps:
+    """The ops of sync clients in the default graph, and who runs them. Thread-safe.
+
+    Args:
+        clients: Handles of the clients.
+        run: Runs fetches with feeds, as `Session.run` does.
+    """
+
+    def __init__(self, clients: Sequence[tf.Tensor], run: Callable[..., Any] | None = None) -> None:
+        self.run = run
+        self._targets = tf.compat.v1.placeholder(tf.string, [None], name="sync_targets")
+        self._arrived = tf.compat.v1.placeholder(tf.bool, [None], name="sync_arrived")
+        self._over = tf.compat.v1.placeholder(tf.bool, [None], name="sync_start_over")
+        self._gathers, self._takes, self._settles = [], [], []
+        for client in clients:
+            with tf.device(client.device):
+                self._gathers.append(ops.monolith_parameter_sync_gather(client, self._targets))
+                self._takes.append(
+                    ops.monolith_parameter_sync_take(client, self._targets, ASSIGN_SIGNATURE)
+                )
+                self._settles.append(
+                    ops.monolith_parameter_sync_settle(
+                        client, self._targets, self._arrived, self._over
+                    )
+                )
+
+    def gather(self, number: int, targets: Sequence[str]) -> dict[str, tuple[int, bool]]:
+        """Collects what has changed in the tables of a client.
+
+        Returns:
+            By server: how many ids are outstanding, and whether it has everything.
+        """
+        feeds = {self._targets: list(targets)}
+        outstanding, caught_up = self._call(self._gathers[number], feeds)
+        return {name: (int(outstanding[i]), bool(caught_up[i])) for i, name in enumerate(targets)}
+
+    def take(self, number: int, target: str) -> list[tuple[str, bytes, int]]:
+        """Returns the next calls for a server: the function, the request, and its number of ids."""
+        taken = self._call(self._takes[number], {self._targets: [target]})
+        return [
+            (signature.decode(), request, int(num_ids))
+            for signature, request, num_ids in zip(
+                taken.signatures, taken.requests, taken.num_ids, strict=True
+            )
+        ]
+
+    def settle(self, number: int, target: str, has_arrived: bool, start_over: bool) -> None:
+        """Says whether they have arrived, and whether the server needs everything."""
+        feeds = {self._targets: [target], self._arrived: [has_arrived], self._over: [start_over]}
+        self._call(self._settles[number], feeds)
+
+    def _call(self, fetches: Any, feeds: dict[Any, Any]) -> Any:
+        assert self.run is not None, "nobody runs the graph yet"
+        return self.run(fetches, feeds)
+
+
+class RowPusher:
+    """Keeps the servers of one part of a model up to date, until it is closed.
+
+    Args:
+        steps: The ops, with somebody who runs them.
+        number: Which of the clients; also the number of the part, `ps_<number>`, unless `part` is
+            given.
+        backend: Knows the servers.
+        config: How often, and how.
+        part: The name of the part.
+        clock: Returns a time in seconds that never goes back.
+    """
+
+    def __init__(
+        self,
+        steps: SyncSteps,
+        number: int,
+        backend: SyncBackend,
+        config: SyncConfig,
+        part: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._steps = steps
+        self._number = number
+        self._backend = backend
+        self._config = config
+        self._part = part or f"ps_{number}"
+        self._clock = clock
+        self._metrics = metrics.get_cli(metrics.get_metric_prefix())
+        self._senders: dict[str, _Sender] = {}
+        self._problem = ""
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"sync_{self._part}", daemon=True)
+
+    def start(self) -> "RowPusher":
+        """Begins the rounds."""
+        self._thread.start()
+        return self
+
+    def get_lags(self) -> dict[str, float]:
+        """Returns, by server, how many seconds ago the training was at what the server has."""
+        now_sec = self._clock()
+        return {
+            name: now_sec - sender.fresh_as_of_sec for name, sender in list(self._senders.items())
+        }
+
+    def close(self, flush_sec: float | None = None) -> bool:
+        """Sends the last changes, waits for servers to get them, and ends.
+
+        Args:
+            flush_sec: How long to wait; None: as the config says.
+
+        Returns:
+            Whether all servers that are known have everything.
+        """
+        self._stopped.set()
+        self._thread.join()
+        deadline_sec = self._clock() + (self._config.flush_sec if flush_sec is None else flush_sec)
+        is_done = self._round()
+        while not is_done and self._clock() < deadline_sec:
+            time.sleep(_FLUSH_POLL_SEC)
+            is_done = self._round()
+        for sender in self._senders.values():
+            sender.close()
+        if not is_done:
+            late = [name for name, lag in self.get_lags().items() if lag > _FLUSH_POLL_SEC]
+            logger.warning(
+                "%s of this training ends before all servers have its last rows: %s; they get the "
+                "rest from the next export, or from the next training",
+                self._part,
+                ", ".join(late) or self._problem or "none is known",
+            )
+        return is_done
+
+    def _run(self) -> None:
+        next_sec = self._clock()
+        while True:
+            self._round()
+            # From beginning to beginning, so that a round's own time does not add to the lag.
+            next_sec = max(next_sec + self._config.interval_sec, self._clock())
+            if self._stopped.wait(next_sec - self._clock()):
+                return
+
+    def _round(self) -> bool:
+        """Collects changes and wakes who sends them; returns whether nothing is outstanding."""
+        now_sec = self._clock()
+        try:
+            targets = {target.name: target for target in find_targets(self._backend, self._part)}
+            progress = self._steps.gather(self._number, list(targets))
+        except Exception as e:  # noqa: BLE001 - training goes on, and the next round may succeed
+            problem = str(e).partition("\n")[0]
+            if problem != self._problem:
+                logger.warning("rows of %s are not sent at the moment: %s", self._part, problem)
+            self._problem = problem
+            return False
+        self._problem = ""
+        for name in [name for name in self._senders if name not in targets]:
+            self._senders.pop(name).close()
+        for name, target in targets.items():
+            if name not in self._senders:
+                logger.info("%s gets the rows of %s", name, self._part)
+                self._senders[name] = _Sender(
+                    self._steps, self._number, target, self._config, self._clock
+                )
+            self._senders[name].wake(now_sec)
+        for name, (outstanding, _) in progress.items():
+            tags = {"target": targets[name].address, "model_name": targets[name].model}
+            lag_sec = now_sec - self._senders[name].fresh_as_of_sec
+            self._metrics.emit_store("parameter_sync_lag", lag_sec, tags)
+            self._metrics.emit_store("parameter_sync_outstanding", outstanding, tags)
+        return all(is_caught_up for _, is_caught_up in progress.values())
+
+
+def name_in_part(signature: str, model: str) -> str:
+    """Returns what a function of a set of tables is called in a part of a model.
+
+    Without parameter servers the set has no number, and in parts it has that of the first.
+
+    Example:
+        >>> name_in_part("MonolithMultiHashTable_/raw_assign", "ps_0")
+        'MonolithMultiHashTable_0/raw_assign'
+        >>> name_in_part("MonolithMultiHashTable_/raw_assign", "ads")
+        'MonolithMultiHashTable_/raw_assign'
+    """
+    number = model.rpartition("ps_")[2]
+    return signature.replace("_/", f"_{number}/") if number != model else signature
+
+
+class _Sender:
+    """Sends one server what it has yet to get, in a thread of its own.
+
+    Attributes:
+        fresh_as_of_sec: When training was at what the server has now.
+    """
+
+    def __init__(
+        self,
+        steps: SyncSteps,
+        number: int,
+        target: Target,
+        config: SyncConfig,
+        clock: Callable[[], float],
+    ) -> None:
+        self._steps = steps
+        self._number = number
+        self._channel = SyncChannel(target, config)
+        self._target = target.name
+        self._clock = clock
+        self.fresh_as_of_sec = clock()
+        self._gathered_sec = self.fresh_as_of_sec
+        self._backoff_sec = 0.0
+        self._retry_at_sec = 0.0
+        self._wakeup = threading.Event()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="sync_sender", daemon=True)
+        self._thread.start()
+
+    def wake(self, gathered_sec: float) -> None:
+        """Tells it that there may be something to send, which was collected then."""
+        self._gathered_sec = gathered_sec
+        self._wakeup.set()
+
+    def close(self) -> None:
+        """Ends the thread; a call that is on its way is not waited for."""
+        self._is_closed = True
+        self._wakeup.set()
+        self._channel.close()
+
+    def _run(self) -> None:
+        while True:
+            self._wakeup.wait()
+            self._wakeup.clear()
+            if self._is_closed:
+                return
+            if self._clock() < self._retry_at_sec:
+                continue
+            gathered_sec = self._gathered_sec
+            try:
+                is_done = self._drain()
+            except Exception as e:  # noqa: BLE001 - such as a session that is closed
+                if not self._is_closed:
+                    logger.warning("%s gets no rows: %s", self._target, str(e).partition("\n")[0])
+                is_done = False
+            if is_done:
+                self.fresh_as_of_sec = gathered_sec
+                self._backoff_sec = 0.0
+            elif not self._is_closed:
+                self._backoff_sec = min(_MAX_BACKOFF_SEC, self._backoff_sec * 2 or 0.1)
+                self._retry_at_sec = self._clock() + self._backoff_sec
+
+    def _drain(self) -> bool:
+        """Sends until nothing is left; returns whether all of it has arrived."""
+        while not self._is_closed:
+            calls = self._steps.take(self._number, self._target)
+            if not calls:
+                return True
+            has_arrived, start_over = True, False
+            for signature, request, num_ids in calls:
+                signature = name_in_part(signature, self._channel.target.model)
+                answer = self._channel.predict(signature, request, num_ids)
+                start_over = start_over or answer.is_other_server
+                if not answer.is_ok:
+                    has_arrived = False
+                    break
+            self._steps.settle(self._number, self._target, has_arrived, start_over)
+            if not has_arrived:
+                return False
+        return False

@@ -1,0 +1,151 @@
+"""A job of processes that sends what it learns to servers, while those are killed and stopped.
+
+The long form, for figures: MONOLITH_SYNC_LONG=1. Its report goes to the test's output (`-s`).
+"""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from support import jobs, parts, sync_job
+
+from monolith.serving.server.loaded import LoadedModel
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.usefixtures("graph_mode")]
+
+LONG = os.environ.get("MONOLITH_SYNC_LONG") == "1"
+KILLS = 20 if LONG else 2
+LAG_SAMPLES = 600 if LONG else 60
+STOP_SEC = 30.0 if LONG else 4.0
+INTERVAL_SEC = 1.0
+PATIENCE_SEC = 120.0
+ALL_IDS = [*sync_job.HOT, *range(1000, 1000 + sync_job.NUM_COLD)]
+
+
+class Replicas:
+    """Servers of both parts, two of each."""
+
+    def __init__(self, servers):
+        self._servers = servers
+        self.members = {}
+        self.rows = {}
+        for part in (0, 1):
+            for replica in (0, 1):
+                self.start(part, replica)
+
+    def start(self, part, replica):
+        """Starts one; it may be one that was there before."""
+        self.members[part, replica] = self._servers.start(
+            f"ps_{part}", "--replica", str(replica), "--allow-writes"
+        )
+
+    def connect(self, part, replica):
+        """Waits until it listens."""
+        port = parts.get_port(self.members[part, replica])
+        if (part, replica) in self.rows:
+            self.rows[part, replica].close()
+        self.rows[part, replica] = sync_job.Rows(port, part)
+
+    def wait_for_step(self, key, step):
+        """Waits until a server has rows of a step."""
+        deadline_sec = time.monotonic() + PATIENCE_SEC
+        while self.rows[key].count_steps() < step:
+            assert time.monotonic() < deadline_sec, f"{key} has not come to step {step}"
+            time.sleep(0.1)
+
+
+def measure_lags(replicas, directory, samples):
+    """Returns for how long the oldest step was over that a server had not heard of."""
+    lags = []
+    keys = list(replicas.rows)
+    for number in range(samples):
+        known = replicas.rows[keys[number % len(keys)]].count_steps()
+        now_sec = time.time()
+        # The first step of all was before the job.
+        times = sync_job.read_step_times(directory)
+        missing = [step_sec for step_sec in times[known - 1 :] if step_sec < now_sec]
+        lags.append(now_sec - missing[0] if missing else 0.0)
+        time.sleep(0.1)
+    return lags
+
+
+def read_trained(path, ids):
+    """Returns rows of a part of the last checkpoint, from an export that no server has seen."""
+    model = LoadedModel.load(os.fsdecode(path))
+    signature = model.get_signature("raw_lookup")
+    by_name = {"id": np.array(ids), "id_split": np.array([0, len(ids)])}
+    inputs = [by_name[name] for name in signature.inputs]
+    (rows,) = model.run(signature, tuple(signature.outputs), inputs)
+    model.close()
+    return rows.reshape(len(ids), -1)
+
+
+def count_steps(directory, seconds):
+    """Returns how many steps are taken in some time."""
+    before = len(sync_job.read_step_times(directory))
+    start_sec = time.monotonic()
+    time.sleep(seconds)
+    steps = len(sync_job.read_step_times(directory)) - before
+    return steps / (time.monotonic() - start_sec)
+
+
+def test_servers_follow_a_job_whatever_happens_to_them(tmp_path):
+    model_dir, directory = str(tmp_path / "model"), str(tmp_path)
+    sync_job.train_and_export(model_dir)
+    place = f"file:{tmp_path / 'servers'}"
+    with jobs.Job(tmp_path / "logs") as job:
+        base = os.path.join(model_dir, "exported_models")
+        replicas = Replicas(parts.Servers(job, base, place))
+        members = [
+            job.start(
+                f"{role}-{index}",
+                "support.sync_job",
+                "run_member",
+                *(model_dir, role, index, directory, place, INTERVAL_SEC, 0.02),
+            )
+            for role, index in (("ps", 0), ("ps", 1), ("worker", 0))
+        ]
+        for key in list(replicas.members):
+            replicas.connect(*key)
+        for key in replicas.rows:
+            replicas.wait_for_step(key, 2)
+
+        lags = measure_lags(replicas, directory, LAG_SAMPLES)
+        median, p99 = np.percentile(lags, [50, 99])
+        print(f"lag: median {median:.2f} s, p99 {p99:.2f} s of {len(lags)} samples")
+        # A machine that does much else at a time is given more.
+        assert median < (2 if LONG else 10)
+
+        for number in range(KILLS):
+            key = (number % 2, 1)
+            replicas.members[key].kill()
+            replicas.start(*key)
+            replicas.connect(*key)
+            replicas.wait_for_step(key, replicas.rows[number % 2, 0].count_steps())
+
+        stopped = replicas.members[1, 1]
+        before = count_steps(directory, STOP_SEC)
+        stopped.send(signal.SIGSTOP)
+        during = count_steps(directory, STOP_SEC)
+        stopped.send(signal.SIGCONT)
+        print(f"steps/s: {before:.1f} before, {during:.1f} while a server is stopped")
+        assert during > 0
+        replicas.wait_for_step((1, 1), replicas.rows[1, 0].count_steps())
+
+        (tmp_path / sync_job.STOP_FILE).touch()
+        for member in members:
+            assert member.wait() == 0, member.tail()
+        ids = [[i for i in ALL_IDS if i % 2 == part] for part in (0, 1)]
+        served = {key: rows.read(ids[key[0]]) for key, rows in replicas.rows.items()}
+        for rows in replicas.rows.values():
+            rows.close()
+    trained = sync_job.make_estimator(model_dir, export_dir_base=str(tmp_path / "afterwards"))
+    exported = trained.export_parts()
+    # The first step was before the job.
+    steps = len(sync_job.read_step_times(directory)) + 1
+    for (part, replica), rows in served.items():
+        expected = read_trained(exported[f"ps_{part}"], ids[part])
+        assert expected[0].tolist() == [steps] * sync_job.DIM
+        assert rows.tobytes() == expected.tobytes(), (part, replica)

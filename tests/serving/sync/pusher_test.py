@@ -1,0 +1,130 @@
+"""Rows go to all servers, and none holds up another."""
+
+import contextlib
+import time
+
+import pytest
+import tensorflow as tf
+from support.row_server import RowServer
+
+from monolith.embedding.tables import single
+from monolith.serving.sync import client_ops
+from monolith.serving.sync.config import SyncConfig
+from monolith.serving.sync.pusher import RowPusher, SyncSteps
+
+pytestmark = pytest.mark.usefixtures("graph_mode")
+
+CONFIG = SyncConfig(interval_sec=0.05, timeout_sec=60, flush_sec=60)
+PATIENCE_SEC = 60
+
+
+class Backend:
+    """Servers that a test may change."""
+
+    def __init__(self, *servers):
+        self.servers = list(servers)
+
+    def get_sync_targets(self, part):
+        assert part == "ps_0"
+        return "m", [server.target for server in self.servers]
+
+
+class Training:
+    """A table of one number in each row, to which each update adds 1; a context."""
+
+    def __init__(self, backend, config=CONFIG):
+        client = client_ops.parameter_sync_client_from_config(name_suffix="t")
+        self.table = single.test_hash_table(1, sync_client=client, name_suffix="t")
+        self._ids = tf.compat.v1.placeholder(tf.int64, [None])
+        grads = -tf.ones([tf.size(self._ids), 1])
+        self._update = self.table.apply_gradients(self._ids, grads, global_step=0).as_op()
+        self.session = tf.compat.v1.Session()
+        self.session.run(self.table.as_op())
+        steps = SyncSteps([client], self.session.run)
+        self.pusher = RowPusher(steps, 0, backend, config)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.session.close()
+
+    def update(self, *ids):
+        self.session.run(self._update, {self._ids: ids})
+
+
+def wait_for(condition):
+    deadline_sec = time.monotonic() + PATIENCE_SEC
+    while not condition():
+        assert time.monotonic() < deadline_sec, "it does not happen"
+        time.sleep(0.01)
+
+
+def test_all_servers_get_rows_also_one_that_comes_later_or_was_replaced():
+    with contextlib.ExitStack() as stack:
+        first, second, late = (stack.enter_context(RowServer()) for _ in range(3))
+        backend = Backend(first, second)
+        training = stack.enter_context(Training(backend))
+        training.update(1, 2)
+        training.pusher.start()
+        for server in (first, second):
+            wait_for(lambda server=server: server.rows == {1: 1.0, 2: 1.0})
+        backend.servers.append(late)
+        wait_for(lambda: late.rows == {1: 1.0, 2: 1.0})
+        training.update(2, 3)
+        for server in (first, second, late):
+            wait_for(lambda server=server: server.rows == {1: 1.0, 2: 2.0, 3: 1.0})
+        # A process that took the place of one has nothing; it is noticed with the next rows.
+        second.rows.clear()
+        second.incarnation = "another"
+        training.update(3)
+        wait_for(lambda: second.rows == {1: 1.0, 2: 2.0, 3: 2.0})
+        backend.servers.remove(first)
+        wait_for(lambda: first.target.name not in training.pusher.get_lags())
+        training.update(1)
+        assert training.pusher.close()
+        assert late.rows == {1: 2.0, 2: 2.0, 3: 2.0}
+        assert first.rows[1] == 1.0
+
+
+def test_a_server_that_hangs_holds_up_nobody_and_gets_all_in_the_end():
+    config = SyncConfig(interval_sec=0.05, timeout_sec=0.5, flush_sec=60)
+    with contextlib.ExitStack() as stack:
+        hanging, other = (stack.enter_context(RowServer()) for _ in range(2))
+        hanging.hold.clear()
+        training = stack.enter_context(Training(Backend(hanging, other), config))
+        training.pusher.start()
+        for number in range(1, 6):
+            training.update(1)
+            wait_for(lambda number=number: other.rows == {1: float(number)})
+        assert hanging.rows == {}
+        lags = training.pusher.get_lags()
+        assert lags[hanging.target.name] > lags[other.target.name] >= 0
+        hanging.hold.set()
+        # What it was sent before may be acted on late, so the last rows are sent once more.
+        assert training.pusher.close()
+        assert hanging.rows == {1: 5.0}
+
+
+def test_the_end_does_not_wait_for_ever(caplog):
+    with RowServer() as server, Training(Backend(server)) as training:
+        server.refusal = "No."
+        training.update(1)
+        training.pusher.start()
+        wait_for(lambda: server.calls > 1)
+        assert not training.pusher.close(flush_sec=0.2)
+        assert "before all servers have its last rows: " + server.target.name in caplog.text
+
+
+def test_a_backend_that_fails_is_asked_again(caplog):
+    with RowServer() as server:
+        backend = Backend(server)
+        servers, backend.servers = backend.servers, None
+        with Training(backend) as training:
+            training.pusher.start()
+            wait_for(lambda: "rows of ps_0 are not sent at the moment" in caplog.text)
+            backend.servers = servers
+            training.update(7)
+            wait_for(lambda: server.rows == {7: 1.0})
+            assert training.pusher.close()
+    assert caplog.text.count("are not sent at the moment") == 1

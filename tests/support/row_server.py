@@ -1,0 +1,67 @@
+"""A small server that keeps the rows it is sent, and does as a test says."""
+
+import concurrent.futures
+import threading
+
+import grpc
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+from monolith.serving.server.incarnation import INCARNATION
+from monolith.serving.sync.targets import Target
+
+
+class RowServer(prediction_service_pb2_grpc.PredictionServiceServicer):
+    """Takes the rows of a table `t`; a context.
+
+    Attributes:
+        rows: First numbers of rows, by id.
+        calls: How many calls have come.
+        incarnation: What it says it is; empty: nothing, as servers of others.
+        version: The version of its model.
+        refusal: A sentence with which it refuses all calls; empty: it takes them.
+        hold: While this is cleared, calls wait.
+    """
+
+    def __init__(self, port=0):
+        self.rows = {}
+        self.calls = 0
+        self.incarnation = "first"
+        self.version = 1
+        self.refusal = ""
+        self.hold = threading.Event()
+        self.hold.set()
+        self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
+        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(self, self._server)
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        self._server.start()
+
+    @property
+    def target(self):
+        return Target(f"127.0.0.1:{self.port}", "m")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.hold.set()
+        self._server.stop(None).wait()
+
+    def Predict(self, request, context):
+        self.calls += 1
+        self.hold.wait(60)
+        if self.refusal:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.refusal)
+        if self.incarnation:
+            context.set_trailing_metadata(((INCARNATION, self.incarnation),))
+        arrays = {name: tf.make_ndarray(proto) for name, proto in request.inputs.items()}
+        ids = arrays.get("MonolithHashTable_t_id", [])
+        if request.model_spec.signature_name == "hashtable_remove":
+            for key in ids:
+                self.rows.pop(int(key), None)
+        else:
+            values = arrays.get("MonolithHashTable_t_value", [])
+            self.rows.update({int(k): float(v[0]) for k, v in zip(ids, values, strict=True)})
+        response = predict_pb2.PredictResponse()
+        response.model_spec.version.value = self.version
+        return response
