@@ -428,11 +428,6 @@ class TestErrors:
                 AssertionError,
                 "Base name cannot be none",
             ),
-            (
-                {"enable_parameter_sync": True, "bzid": "a", "base_name": "b"},
-                errors.ConfigError,
-                "sending updates to a serving side",
-            ),
             ({"num_workers": 2}, errors.ConfigError, "a local job is one process"),
             ({"model_dir": "a\0b"}, errors.ConfigError, "`model_dir` must not have a NUL"),
         ],
@@ -452,8 +447,10 @@ class TestRunConfig:
         assert (config.max_retry_times, config.retry_wait_in_secs) == (6, 5)
         assert (config.checkpoints_max_to_keep, config.warmup_file) == (10, "./warmup_file")
         assert config.disable_native_metrics is True
-        assert config.enable_dynamic_sharding is False  # Ours.
-        assert len(dataclasses.fields(config)) == 37 + 1
+        # Ours.
+        assert config.enable_dynamic_sharding is False
+        assert len([f for f in dataclasses.fields(config) if f.name.startswith("sync_")]) == 5
+        assert len(dataclasses.fields(config)) == 37 + 1 + 5
 
     def test_json(self):
         config = RunConfig(num_ps=3, reload_alias_map={"new": "old"})
