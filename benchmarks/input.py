@@ -96,7 +96,7 @@ def make_timer(
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1024, help="examples of a batch")
-    parser.add_argument("--batches", type=int, default=50, help="batches per turn")
+    parser.add_argument("--batches", type=int, default=500, help="batches per turn")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each side")
     args = parser.parse_args(argv)
 

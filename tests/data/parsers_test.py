@@ -93,6 +93,18 @@ def test_many_examples_are_parsed_in_their_order_by_several_threads():
     assert features["label"].numpy()[:, 0].tolist() == [i % 2 for i in range(1000)]
 
 
+@pytest.mark.parametrize("num_batches", [1, 3])
+def test_the_columns_of_few_batches_are_divided_among_threads(num_batches):
+    examples = [make_example([i] * (i % 3), [], i % 2, i) for i in range(500)]
+    batch = make_batch(examples).SerializeToString()
+    features = parsers.parse_example_batch(tf.constant([batch] * num_batches), **SETTINGS)
+    assert features["user"].to_list() == [[i] * (i % 3) for i in range(500)] * num_batches
+    assert features["item"].to_list() == [[]] * 500 * num_batches
+    assert features["label"].numpy()[:, 0].tolist() == [i % 2 for i in range(500)] * num_batches
+    assert features["uid"].numpy()[:, 0].tolist() == list(range(500)) * num_batches
+    assert features["price"].numpy()[:, 0].tolist() == list(range(500)) * num_batches
+
+
 def test_shared_columns_are_the_same_in_all_rows():
     batch = example_pb2.ExampleBatch(batch_size=3)
     shared = batch.named_feature_list.add(name="user", type=example_pb2.SHARED)

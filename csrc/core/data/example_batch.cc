@@ -16,7 +16,19 @@ constexpr std::int64_t kMostShared = std::int64_t{1} << 28;
 
 }  // namespace
 
-void ExampleParser::ParseBatch(std::string_view record, ParsedRows* rows) const {
+void ExampleParser::ParsePart(std::string_view record, std::int64_t part, std::int64_t num_parts,
+                              ParsedRows* rows) const {
+  const std::int64_t before = rows->num_rows;
+  try {
+    ParseBatch(record, part, num_parts, rows);
+  } catch (...) {
+    Truncate(before, rows);
+    throw;
+  }
+}
+
+void ExampleParser::ParseBatch(std::string_view record, std::int64_t part, std::int64_t num_parts,
+                               ParsedRows* rows) const {
   std::int32_t batch_size = 0;
   ForEachField(record, [&](const WireField& field) {
     if (field.number == 3) ReadScalar(field, &batch_size);
@@ -29,11 +41,19 @@ void ExampleParser::ParseBatch(std::string_view record, ParsedRows* rows) const 
   OpenRows(batch_size, rows);
   std::vector<bool> seen(spec_.sparse_names.size(), false);
   ForEachField(record, [&](const WireField& field) {
-    if (field.number == 1 && field.type == WireType::kBytes) {
-      ParseColumn(field.bytes, batch_size, &seen, rows);
+    if (field.number != 1 || field.type != WireType::kBytes) return;
+    std::string_view name;
+    WireReader reader(field.bytes);
+    for (WireField inner; reader.Next(&inner);) {
+      if (inner.number != 1 || inner.type != WireType::kBytes) continue;
+      name = inner.bytes;  // It comes first, so that columns of others cost nothing.
+      break;
     }
+    const int column = FindColumn(name);
+    if (column == kNobody || std::max(column, 0) % num_parts != part) return;
+    ParseColumn(column, name, field.bytes, batch_size, &seen, rows);
   });
-  for (std::size_t i = 0; i < seen.size(); ++i) {
+  for (std::size_t i = part; i < seen.size(); i += num_parts) {
     SparseColumn& column = rows->sparse[i];
     if (!seen[i]) {
       column.ends.resize(column.ends.size() + batch_size,
@@ -43,19 +63,16 @@ void ExampleParser::ParseBatch(std::string_view record, ParsedRows* rows) const 
   rows->num_rows += batch_size;
 }
 
-void ExampleParser::ParseColumn(std::string_view bytes, std::int64_t num_rows,
-                                std::vector<bool>* seen, ParsedRows* rows) const {
+void ExampleParser::ParseColumn(int column, std::string_view name, std::string_view bytes,
+                                std::int64_t num_rows, std::vector<bool>* seen,
+                                ParsedRows* rows) const {
   // Its type and number of features come behind them.
-  std::string_view name;
   std::int32_t type = 0;
   std::int64_t count = 0;
   ForEachField(bytes, [&](const WireField& field) {
-    if (field.number == 1 && field.type == WireType::kBytes) name = field.bytes;
     if (field.number == 2 && field.type == WireType::kBytes) ++count;
     if (field.number == 3) ReadScalar(field, &type);
   });
-  const int column = FindColumn(name);
-  if (column == kNobody) return;
   const bool is_shared = type == 1;
   if (is_shared ? count < 1 : count != num_rows) {
     throw std::out_of_range(

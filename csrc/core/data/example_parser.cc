@@ -173,7 +173,7 @@ void ExampleParser::Parse(std::string_view record, ParsedRows* rows) const {
       case RecordFormat::kExample:
         return ParseExample(record, rows);
       case RecordFormat::kExampleBatch:
-        return ParseBatch(record, rows);
+        return ParseBatch(record, 0, 1, rows);
     }
   } catch (...) {
     Truncate(before, rows);

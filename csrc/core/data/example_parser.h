@@ -81,6 +81,11 @@ class ExampleParser {
   // std::out_of_range where the specification wants that, and `rows` are what they were before.
   void Parse(std::string_view record, ParsedRows* rows) const;
 
+  // The same for some columns of an ExampleBatch, every `num_parts`-th from number `part` on:
+  // sparse ones first, dense ones behind them. The other columns are left undefined.
+  void ParsePart(std::string_view record, std::int64_t part, std::int64_t num_parts,
+                 ParsedRows* rows) const;
+
  private:
   // Columns beyond those that were asked for.
   static constexpr int kNobody = -1;
@@ -88,9 +93,10 @@ class ExampleParser {
 
   void ParseInstance(std::string_view record, ParsedRows* rows) const;
   void ParseExample(std::string_view record, ParsedRows* rows) const;
-  void ParseBatch(std::string_view record, ParsedRows* rows) const;
-  void ParseColumn(std::string_view column, std::int64_t num_rows, std::vector<bool>* seen,
-                   ParsedRows* rows) const;
+  void ParseBatch(std::string_view record, std::int64_t part, std::int64_t num_parts,
+                  ParsedRows* rows) const;
+  void ParseColumn(int column, std::string_view name, std::string_view bytes, std::int64_t num_rows,
+                   std::vector<bool>* seen, ParsedRows* rows) const;
   void AddV1Fids(const WireField& field, ParsedRows* rows) const;
   void RepeatFirstRow(int column, std::int64_t num_rows, ParsedRows* rows) const;
   void AddIdlFeature(std::string_view feature, std::int64_t row, ParsedRows* rows) const;

@@ -142,6 +142,9 @@ struct Block {
   absl::Status status;
 };
 
+// The blocks of each part of the columns: column i is in part i, modulo the number of parts.
+using Parts = std::vector<std::vector<Block>>;
+
 class ParseExamplesOp : public tf::OpKernel {
  public:
   explicit ParseExamplesOp(tf::OpKernelConstruction* ctx) : tf::OpKernel(ctx) {
@@ -157,40 +160,53 @@ class ParseExamplesOp : public tf::OpKernel {
     const std::int64_t num_records = serialized.NumElements();
     const tf::tstring* records = serialized.flat<tf::tstring>().data();
     const std::int64_t threads = ctx->device()->tensorflow_cpu_worker_threads()->num_threads;
-    // Few records are not worth a second thread, unless they are batches.
-    const std::int64_t most = parser_->spec().format == core::RecordFormat::kExampleBatch
-                                  ? num_records
-                                  : num_records / 16;
-    std::vector<Block> blocks(std::max<std::int64_t>(1, std::min(threads, most)));
-    const auto num_blocks = static_cast<std::int64_t>(blocks.size());
-    ParallelFor(ctx, num_blocks, kCyclesPerRecord * num_records / num_blocks,
-                [&](std::int64_t begin, std::int64_t end) {
-                  for (std::int64_t i = begin; i < end; ++i) {
-                    ParseBlock(records, i * num_records / num_blocks,
-                               (i + 1) * num_records / num_blocks, &blocks[i]);
-                  }
-                });
-    WriteOutputs(ctx, blocks);
-    for (Block& block : blocks) PutBack(std::move(block.rows));
+    // More blocks than threads, since a thread may come late. A batch is a block of its own, and
+    // divided by columns, too, if there are few. Not where damaged ones are skipped: one part would
+    // leave out what another one has read.
+    const bool is_batch = parser_->spec().format == core::RecordFormat::kExampleBatch;
+    const std::int64_t most = is_batch ? num_records : num_records / kRecordsPerBlock;
+    const std::int64_t num_blocks =
+        std::max<std::int64_t>(1, std::min(kBlocksPerThread * threads, most));
+    const bool is_divided = is_batch && !skip_damaged_ && num_records > 0;
+    const std::int64_t num_parts =
+        is_divided ? std::max<std::int64_t>(1, kBlocksPerThread * threads / num_blocks) : 1;
+    Parts parts(num_parts, std::vector<Block>(num_blocks));
+    DealOut(ctx, num_blocks * num_parts, [&](std::int64_t i) {
+      const std::int64_t part = i % num_parts;
+      const std::int64_t block = i / num_parts;
+      ParseBlock(records, block * num_records / num_blocks, (block + 1) * num_records / num_blocks,
+                 part, num_parts, &parts[part][block]);
+    });
+    WriteOutputs(ctx, parts);
+    for (std::vector<Block>& blocks : parts) {
+      for (Block& block : blocks) PutBack(std::move(block.rows));
+    }
   }
 
  private:
-  static constexpr std::int64_t kCyclesPerRecord = 2000;
+  static constexpr std::int64_t kRecordsPerBlock = 128;
+  static constexpr std::int64_t kBlocksPerThread = 4;
 
-  void WriteOutputs(tf::OpKernelContext* ctx, const std::vector<Block>& blocks) const {
+  void WriteOutputs(tf::OpKernelContext* ctx, const Parts& parts) const {
+    for (const std::vector<Block>& blocks : parts) {
+      for (const Block& block : blocks) OP_REQUIRES_OK(ctx, block.status);
+    }
+    // All parts have the same rows.
     std::int64_t num_rows = 0;
     std::int64_t num_skipped = 0;
-    for (const Block& block : blocks) {
-      OP_REQUIRES_OK(ctx, block.status);
+    for (const Block& block : parts[0]) {
       num_rows += block.rows.num_rows;
       num_skipped += block.num_skipped;
     }
     const std::size_t num_sparse = parser_->spec().sparse_names.size();
     for (std::size_t i = 0; i < num_sparse; ++i) {
-      OP_REQUIRES_OK(ctx, WriteSparse(ctx, blocks, i, num_rows));
+      OP_REQUIRES_OK(ctx, WriteSparse(ctx, parts[i % parts.size()], i, num_rows));
     }
     for (std::size_t i = 0; i < parser_->spec().dense.size(); ++i) {
-      OP_REQUIRES_OK(ctx, WriteDense(ctx, blocks, i, num_rows));
+      // The LineId is one column, which the first part has read.
+      const bool is_line_id = parser_->spec().dense[i].is_line_id;
+      const std::size_t part = is_line_id ? 0 : (num_sparse + i) % parts.size();
+      OP_REQUIRES_OK(ctx, WriteDense(ctx, parts[part], i, num_rows));
     }
     tf::Tensor* skipped = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(ctx->num_outputs() - 1, {}, &skipped));
@@ -215,11 +231,17 @@ class ParseExamplesOp : public tf::OpKernel {
     spare_.push_back(std::move(rows));
   }
 
-  void ParseBlock(const tf::tstring* records, std::int64_t begin, std::int64_t end, Block* block) {
+  void ParseBlock(const tf::tstring* records, std::int64_t begin, std::int64_t end,
+                  std::int64_t part, std::int64_t num_parts, Block* block) {
     block->rows = TakeRows();
     for (std::int64_t i = begin; i < end; ++i) {
+      const std::string_view record(records[i].data(), records[i].size());
       const absl::Status status = Guard([&] {
-        parser_->Parse(std::string_view(records[i].data(), records[i].size()), &block->rows);
+        if (num_parts == 1) {
+          parser_->Parse(record, &block->rows);
+        } else {
+          parser_->ParsePart(record, part, num_parts, &block->rows);
+        }
       });
       if (status.ok()) continue;
       const bool is_bad_record = status.code() == absl::StatusCode::kInvalidArgument ||
