@@ -10,6 +10,7 @@
 #include "ops/system/parallel.h"
 #include "ops/system/sizes.h"
 #include "ops/system/status_guard.h"
+#include "ops/table/lookup_counts.h"
 #include "ops/table/table_calls.h"
 #include "ops/table/table_set.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -262,9 +263,10 @@ class FusedLookupOp final : public tf::OpKernel {
     const std::int64_t* flat_ids = ids.flat<std::int64_t>().data();
     float* flat_rows = rows->flat<float>().data();
     OP_REQUIRES_OK(ctx, ForEachBlock(ctx, tables, blocks, [&](std::size_t b) {
-                     tables[b % tables.size()].table->Lookup(
+                     const std::size_t found = tables[b % tables.size()].table->Lookup(
                          flat_ids + blocks.first_id[b], blocks.num_ids(b),
                          flat_rows + blocks.first_row[b], ThreadsFor(ctx, blocks, parallel));
+                     CountLookup(blocks.num_ids(b), found);
                    }));
 
     tf::Tensor* splits = nullptr;

@@ -10,6 +10,7 @@
 #include "ops/system/crew.h"
 #include "ops/system/parallel.h"
 #include "ops/system/status_guard.h"
+#include "ops/table/lookup_counts.h"
 #include "ops/table/table_calls.h"
 #include "ops/table/table_set.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -261,7 +262,8 @@ class MultiLookupOp final : public MultiTableOp {
         ctx->allocate_output(0, tf::TensorShape({static_cast<std::int64_t>(num_values)}), &rows));
     float* flat = rows->flat<float>().data();
     return ForEachPart(ctx, set, parts, [&](const Part& part, const core::Parallel* parallel) {
-      tables[part.table]->Lookup(part.ids, part.num_ids, flat + part.first_value, parallel);
+      CountLookup(part.num_ids, tables[part.table]->Lookup(part.ids, part.num_ids,
+                                                           flat + part.first_value, parallel));
     });
   }
 };

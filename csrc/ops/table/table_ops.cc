@@ -5,6 +5,7 @@
 #include "ops/system/parallel.h"
 #include "ops/system/status_guard.h"
 #include "ops/system/tensor_checks.h"
+#include "ops/table/lookup_counts.h"
 #include "ops/table/table_calls.h"
 #include "ops/table/table_set.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -170,10 +171,12 @@ class LookupOp final : public OneTableOp {
     OP_REQUIRES_OK(ctx,
                    ctx->allocate_output(0, tf::TensorShape({ids.NumElements(), dim_size_}), &rows));
     const core::Parallel parallel = OnAllThreads(ctx);
-    OP_REQUIRES_OK(ctx, Guard([&] {
-                     table.Lookup(ids.flat<std::int64_t>().data(), n, rows->flat<float>().data(),
-                                  WorthThreads(ctx, n, use_multi_threads_) ? &parallel : nullptr);
-                   }));
+    OP_REQUIRES_OK(
+        ctx, Guard([&] {
+          CountLookup(n,
+                      table.Lookup(ids.flat<std::int64_t>().data(), n, rows->flat<float>().data(),
+                                   WorthThreads(ctx, n, use_multi_threads_) ? &parallel : nullptr));
+        }));
   }
 
   std::int64_t dim_size_ = 0;

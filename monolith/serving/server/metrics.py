@@ -13,6 +13,8 @@ from typing import Any
 
 import prometheus_client
 
+from monolith.native import lookup_counts
+
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -91,6 +93,13 @@ class ServerMetrics:
             registry=self._registry,
         )
 
+        hit_rate = lookup_counts.HitRate()
+        prometheus_client.Gauge(
+            f"{prefix}_lookup_fid_hit_rate",
+            "Share of the ids looked up since this was last read that had a row; NaN if none was.",
+            registry=self._registry,
+        ).set_function(lambda: _or_nan(hit_rate.take()))
+
     @property
     def registry(self) -> prometheus_client.CollectorRegistry:
         """Where others may add what they count."""
@@ -140,3 +149,7 @@ class ServerMetrics:
     def render(self) -> bytes:
         """Returns all metrics as text."""
         return prometheus_client.generate_latest(self._registry)
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from monolith.core import metrics
-from monolith.native import ops
+from monolith.native import lookup_counts, ops
 from monolith.serving.sync.channel import SyncChannel
 from monolith.serving.sync.client_ops import ASSIGN_SIGNATURE
 from monolith.serving.sync.config import SyncConfig
@@ -111,6 +111,7 @@ class RowPusher:
         self._part = part or f"ps_{number}"
         self._clock = clock
         self._metrics = metrics.get_cli(metrics.get_metric_prefix())
+        self._hit_rate = lookup_counts.HitRate()
         self._senders: dict[str, _Sender] = {}
         self._problem = ""
         self._stopped = threading.Event()
@@ -192,6 +193,9 @@ class RowPusher:
             lag_sec = now_sec - self._senders[name].fresh_as_of_sec
             self._metrics.emit_store("parameter_sync_lag", lag_sec, tags)
             self._metrics.emit_store("parameter_sync_outstanding", outstanding, tags)
+        hit_rate = self._hit_rate.take()
+        if hit_rate is not None:
+            self._metrics.emit_store("lookup_fid_hit_rate", hit_rate, {"part": self._part})
         return all(is_caught_up for _, is_caught_up in progress.values())
 
 
