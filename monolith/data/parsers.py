@@ -33,6 +33,8 @@ from google.protobuf import descriptor
 
 from monolith import errors
 from monolith.data import feature_list, fids
+from monolith.data.parser_context import ParserCtx, get_default_parser_ctx  # noqa: F401
+from monolith.data.sparse_fids import sharding_sparse_fids  # noqa: F401
 from monolith.native import ops
 from monolith.proto import line_id_pb2
 

@@ -132,4 +132,8 @@ def __getattr__(name: str) -> Any:
 
 
 # Gradients refer to the ops above.
-from monolith.native import distribution_gradients, gradients  # noqa: E402, F401
+from monolith.native import (  # noqa: E402
+    distribution_gradients,  # noqa: F401
+    gradients,  # noqa: F401
+    layout_gradients,  # noqa: F401
+)

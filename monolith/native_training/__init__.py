@@ -37,7 +37,7 @@ _BELOW_NATIVE_TRAINING = {
     "dense_reload_utils": "checkpoint.dense_reload",
     "device_utils": "graph.devices",
     "cpu_training": "training.cpu",
-    "distributed_ps": "embedding.sharding.servers",
+    "distributed_ps": "native_training.legacy.distributed_ps",
     "distributed_ps_factory": "embedding.sharding.factory",
     "distributed_ps_sync": "embedding.sharding.ranks",
     "distributed_serving_ops": "serving.sync.client_ops",

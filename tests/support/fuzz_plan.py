@@ -8,8 +8,8 @@ import math
 import random
 from typing import Any
 
+from support import fuzz_layout_recipes, fuzz_table_recipes  # noqa: F401 They add recipes.
 from support import fuzz_resources as resources
-from support import fuzz_table_recipes  # noqa: F401 Adds to the recipes.
 from support import fuzz_values as values
 from support.fuzz_recipes import RECIPES
 from support.fuzz_values import Array, Call, Handle, Path, Paths, Value
@@ -197,6 +197,8 @@ class _Planner:
         if attr.type == "string":
             if name == "filename":
                 return self._odd_path()
+            if now and name == "feature_cfgs" and rng.random() < 0.8:
+                return _with_odd_bytes(rng, now)
             if "config" in name and rng.random() < 0.8:
                 return odd_config(rng, now)
             return rng.choice(values.ODD_BYTES)
@@ -234,10 +236,7 @@ class _Planner:
 def odd_config(rng: random.Random, config: bytes | None) -> bytes:
     """A serialized message that is nearly right: changed bytes, or one odd setting of a table."""
     if config and rng.random() < 0.3:
-        changed = bytearray(config)
-        for _ in range(rng.randrange(1, 4)):
-            changed[rng.randrange(len(changed))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF])
-        return bytes(changed)
+        return _with_odd_bytes(rng, config)
     if rng.random() < 0.2:
         return rng.choice(values.ODD_BYTES)
     message = resources.table_config()
@@ -247,6 +246,13 @@ def odd_config(rng: random.Random, config: bytes | None) -> bytes:
         both.names.extend(rng.choice([[], ["a"], ["b", ""], ["\0"]]))
         return both.SerializeToString()
     return message.SerializeToString()
+
+
+def _with_odd_bytes(rng: random.Random, message: bytes) -> bytes:
+    changed = bytearray(message)
+    for _ in range(rng.randrange(1, 4)):
+        changed[rng.randrange(len(changed))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF])
+    return bytes(changed)
 
 
 def _set_odd_field(rng: random.Random, message: Any) -> None:

@@ -146,14 +146,19 @@ ODD_SHAPES: list[tuple[int, ...]] = [
     ),
     *((0, 2**62), (2**40, 0), (0, 2**31), (2**62, 0), (0, 2**40, 2**40), (2**31 - 1, 0)),
 ]
-_RANGES = {"int32": 32, "int64": 64}
+_RANGES = {
+    "int32": (-(2**31), 2**31),
+    "int64": (-(2**63), 2**63),
+    "uint32": (0, 2**32),
+    "uint64": (0, 2**64),
+}
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 
 def odd_element(rng: random.Random, dtype: str) -> Any:
     if dtype in _RANGES:
-        limit = 2 ** (_RANGES[dtype] - 1)
-        return rng.choice([value for value in ODD_INTS if -limit <= value < limit])
+        least, limit = _RANGES[dtype]
+        return rng.choice([value for value in ODD_INTS if least <= value < limit])
     if dtype in FLOATS:
         return rng.choice(ODD_FLOATS)
     if dtype == "bool":

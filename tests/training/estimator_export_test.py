@@ -278,7 +278,6 @@ class TestErrors:
         ("option", "message"),
         [
             ("dense_only", "`dense_only` exports a part of a model"),
-            ("enable_fused_layout", "`enable_fused_layout` is True, which asks for"),
         ],
     )
     def test_what_is_not_supported(self, tmp_path, option, message):

@@ -20,6 +20,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from monolith.embedding.sharding.fused_layout import (
+    fused_embedding_to_layout,  # noqa: F401
+    fused_embedding_to_layout_grad,  # noqa: F401
+)
 from monolith.embedding.tables.inputs import TensorLike, to_floats, to_ids, to_sizes
 from monolith.native import ops
 

@@ -9,13 +9,16 @@ Example:
     [[0.5], [0.0]]
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from monolith import errors
+from monolith.data.parser_context import ParserCtx
 from monolith.embedding import entry
 from monolith.embedding.sharding import servers as sharded_tables
+from monolith.embedding.sharding.partitioned import PartitionedHashTable
 from monolith.embedding.tables import multi, multi_type, registry, single
 from monolith.embedding.tables.multi import CachedConfig, MultiHashTable
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable, MergedMultiTypeHashTable
@@ -50,20 +53,7 @@ def create_multi_type_hash_table(
     """
     clients = _check_servers(num_ps, hash_filters, sync_clients)
 
-    def make_table(
-        name: str, config: entry.HashTableConfigInstance, index: int = 0
-    ) -> single.HashTable:
-        table = single.hash_table_from_config(
-            config,
-            hash_filter=hash_filters[index],
-            name_suffix=name if num_ps == 0 else f"{name}_{index}",
-            sync_client=clients[index],
-            counted_as=name,
-        )
-        # So that a checkpoint can be restored on another number of servers.
-        whole = table.name if num_ps == 0 else table.name.removesuffix(f"_{index}")
-        registry.set_shard(table.name, registry.TableShard(whole, index, max(1, num_ps)))
-        return table
+    make_table = _table_maker(num_ps, hash_filters, clients)
 
     def make_on_server(index: int, configs: Configs) -> BaseMultiTypeHashTable:
         return multi_type.MultiTypeHashTable(
@@ -122,6 +112,60 @@ def create_native_multi_hash_table(
     )
 
 
+def create_partitioned_hash_table(
+    num_ps: int,
+    use_native_multi_hash_table: bool,
+    max_rpc_deadline_millis: int = 30,
+    hash_filters: Sequence[tf.Tensor | None] | None = None,
+    sync_clients: Sequence[tf.Tensor | None] | None = None,
+    enable_gpu_emb: bool = False,
+    queue_configs: Mapping[str, int] | None = None,
+    parser_ctx: ParserCtx | None = None,
+) -> PartitionedHashTable:
+    """Makes tables whose rows are looked up as layouts; their names are those of other tables.
+
+    Args:
+        num_ps: Number of parameter servers; 0: the tables are in this process.
+        use_native_multi_hash_table: Whether the tables of a server are one resource; otherwise
+            features with equal configs share a table.
+        max_rpc_deadline_millis: How long a call may take in an exported model.
+        hash_filters: The admission filter of each server; by default there is none.
+        sync_clients: Who is told which rows change, for each server; by default nobody.
+        enable_gpu_emb: Must be False: there are no tables on a GPU.
+        queue_configs: See `PartitionedHashTable`.
+        parser_ctx: See there.
+
+    Raises:
+        AssertionError: There is not one filter, or client, for each server.
+    """
+    if enable_gpu_emb:
+        raise errors.ConfigError(
+            "`enable_gpu_emb` asks for tables on a GPU, which this package does not have."
+        )
+    hash_filters = [None] * max(1, num_ps) if hash_filters is None else hash_filters
+    clients = _check_servers(num_ps, hash_filters, sync_clients)
+    make_table = _table_maker(num_ps, hash_filters, clients)
+
+    def make_on_server(index: int, configs: Configs) -> BaseMultiTypeHashTable:
+        if use_native_multi_hash_table and num_ps == 0:
+            return MultiHashTable.from_configs(configs, hash_filters[0], clients[0])
+        if use_native_multi_hash_table:
+            return make_native_table(index, configs)
+        return multi_type.MultiTypeHashTable(
+            configs, lambda name, config: make_table(name, config, index)
+        )
+
+    make_native_table = MultiHashTableFactory(hash_filters, clients)
+    return PartitionedHashTable(
+        num_ps,
+        make_on_server,
+        use_native_multi_hash_table,
+        max_rpc_deadline_millis=max_rpc_deadline_millis,
+        queue_configs=queue_configs,
+        parser_ctx=parser_ctx,
+    )
+
+
 class MultiHashTableFactory:
     """Makes the `MultiHashTable` of a server; its name ends with the server's number.
 
@@ -160,6 +204,31 @@ class MultiHashTableFactory:
             table.shared_name, registry.TableShard(whole, index, len(self._hash_filters))
         )
         return table
+
+
+def _table_maker(
+    num_ps: int,
+    hash_filters: Sequence[tf.Tensor | None],
+    clients: Sequence[tf.Tensor | None],
+) -> Callable[..., single.HashTable]:
+    """Returns what makes one table of its name, its config and the number of its server."""
+
+    def make_table(
+        name: str, config: entry.HashTableConfigInstance, index: int = 0
+    ) -> single.HashTable:
+        table = single.hash_table_from_config(
+            config,
+            hash_filter=hash_filters[index],
+            name_suffix=name if num_ps == 0 else f"{name}_{index}",
+            sync_client=clients[index],
+            counted_as=name,
+        )
+        # So that a checkpoint can be restored on another number of servers.
+        whole = table.name if num_ps == 0 else table.name.removesuffix(f"_{index}")
+        registry.set_shard(table.name, registry.TableShard(whole, index, max(1, num_ps)))
+        return table
+
+    return make_table
 
 
 def _check_servers(

@@ -30,15 +30,16 @@ from monolith import errors
 from monolith.embedding import entry
 from monolith.embedding.sharding import distribution
 from monolith.embedding.sharding.clock import UpdateClock
-from monolith.embedding.sharding.ids import IdSharder, ShardedIds, unpack_ids
+from monolith.embedding.sharding.ids import IdSharder, unpack_ids
 from monolith.embedding.sharding.learning_rates import WorkerLearningRates
 from monolith.embedding.sharding.remote import ExportedTables, PackedTables
+from monolith.embedding.sharding.server_calls import emit_time_of_lookup
 from monolith.embedding.tables.inputs import TensorLike, to_floats, to_ids
 from monolith.embedding.tables.iteration import infer_dim_size
 from monolith.embedding.tables.layout import RawMultiTypeHashTable
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
 from monolith.embedding.tables.single import BaseHashTable
-from monolith.graph import devices, export_mode, task_context
+from monolith.graph import devices, export_mode
 from monolith.native import logging_ops
 
 Configs = Mapping[str, entry.HashTableConfigInstance]
@@ -230,7 +231,8 @@ class DistributedMultiTypeHashTable(BaseMultiTypeHashTable):
         """Returns the rows of each slot asked for; unknown slots are passed over."""
         with tf.name_scope("dmtht_lu"):
             sharded = self._sharder.for_lookup(slot_to_id)
-            rows = self._lookup_on_servers(sharded)
+            # The update takes the ids from here, too: other tensors would be sent once more.
+            rows, sharded.packed = self.lookup_packed(sharded.packed)
             by_slot = self._layout.get_embeddings(sharded.ids, sharded.join(rows))
         return {slot: by_slot[slot] for slot in slot_to_id if slot in by_slot}
 
@@ -296,15 +298,29 @@ class DistributedMultiTypeHashTable(BaseMultiTypeHashTable):
             sharded = self._sharder.for_update(ids)
             grads_of_servers = sharded.sum_gradients(self._layout.get_flat_value(grads))
             clock = UpdateClock(global_step, req_time)
-            messages = clock.pack_with(sharded)
-            tables = []
-            for i, table in enumerate(self._tables):
-                grad = tf.cast(grads_of_servers[i], self._wire_type)
-                with ps_device(i):
-                    part, step, time = clock.unpack_here(messages[i], self._num_tables)
-                    grad = tf.cast(grad, tf.float32)
-                    tables.append(table.raw_apply_gradients(part, grad, step, time))
-            return self._with_tables(tables)
+            return self._apply(clock, clock.pack_with(sharded), grads_of_servers)
+
+    def apply_packed(
+        self,
+        packed: Sequence[tf.Tensor],
+        grads: Sequence[tf.Tensor],
+        global_step: TensorLike,
+        req_time: TensorLike | None = None,
+    ) -> "DistributedMultiTypeHashTable":
+        """Updates rows by each server's ids, as `pack_ids` packs them, and their gradients."""
+        return self._apply(UpdateClock(global_step, req_time), packed, grads)
+
+    def _apply(
+        self, clock: UpdateClock, messages: Sequence[tf.Tensor], grads: Sequence[tf.Tensor]
+    ) -> "DistributedMultiTypeHashTable":
+        tables = []
+        for i, table in enumerate(self._tables):
+            grad = tf.cast(grads[i], self._wire_type)
+            with ps_device(i):
+                part, step, time = clock.unpack_here(messages[i], self._num_tables)
+                grad = tf.cast(grad, tf.float32)
+                tables.append(table.raw_apply_gradients(part, grad, step, time))
+        return self._with_tables(tables)
 
     def as_op(self, name: str | None = None) -> Any:
         return _done(name or "dmtht_ao", self._tables)
@@ -317,24 +333,27 @@ class DistributedMultiTypeHashTable(BaseMultiTypeHashTable):
         """Says how ids and rows of all tables lie in one tensor, the same way on all servers."""
         return self._tables[0]
 
-    def _lookup_on_servers(self, sharded: ShardedIds) -> list[tf.Tensor]:
-        """Returns the rows of each server's part of the ids, and measures how long that takes."""
+    def lookup_packed(self, packed: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Looks up each server's ids, as `pack_ids` packs them, and measures how long that takes.
+
+        Returns:
+            The rows of each server as one vector; and the ids, for the update.
+        """
         is_timed = not export_mode.is_exporting() and not tf.executing_eagerly()
         if is_timed:
-            # The update takes them from here, too: other tensors would be sent once more.
-            sharded.packed, start_us = logging_ops.tensors_timestamp(sharded.packed)
+            packed, start_us = logging_ops.tensors_timestamp(packed)
         rows_of_servers = []
-        for i, (table, packed) in enumerate(zip(self._tables, sharded.packed, strict=True)):
+        for i, (table, ids) in enumerate(zip(self._tables, packed, strict=True)):
             if isinstance(table, ExportedTables):
-                rows_of_servers.append(table.raw_lookup(unpack_ids(packed, self._num_tables)))
+                rows_of_servers.append(table.raw_lookup(unpack_ids(ids, self._num_tables)))
                 continue
             with ps_device(i):
-                rows = table.raw_lookup(unpack_ids(packed, self._num_tables))
+                rows = table.raw_lookup(unpack_ids(ids, self._num_tables))
                 rows = tf.cast(rows, self._wire_type)
             if is_timed:
-                rows = _emit_time_of_lookup(i, rows, start_us)
+                rows = emit_time_of_lookup(i, rows, start_us)
             rows_of_servers.append(tf.cast(rows, tf.float32))
-        return rows_of_servers
+        return rows_of_servers, list(packed)
 
     def _write(
         self,
@@ -348,10 +367,21 @@ class DistributedMultiTypeHashTable(BaseMultiTypeHashTable):
             slot: _split_rows(ids, values, dims[slot], len(self._tables))
             for slot, (ids, values) in slot_to_id_and_value.items()
         }
+        by_server = [
+            {slot: of_slot[i] for slot, of_slot in parts.items()} for i in range(len(self._tables))
+        ]
+        return self.write_parts(method, by_server, req_time)
+
+    def write_parts(
+        self,
+        method: str,
+        parts: Sequence[Mapping[str, tuple[TensorLike, TensorLike]]],
+        req_time: TensorLike | None,
+    ) -> "DistributedMultiTypeHashTable":
+        """Calls `assign` or `assign_add` of each server's tables with its ids and rows by slot."""
         tables = []
-        for i, table in enumerate(self._tables):
+        for i, (table, part) in enumerate(zip(self._tables, parts, strict=True)):
             with ps_device(i):
-                part = {slot: of_slot[i] for slot, of_slot in parts.items()}
                 tables.append(getattr(table, method)(part, req_time=req_time))
         return self._with_tables(tables)
 
@@ -371,15 +401,6 @@ class DistributedMultiTypeHashTable(BaseMultiTypeHashTable):
         copied = copy.copy(self)
         copied._tables = tables
         return copied
-
-
-def _emit_time_of_lookup(i: int, rows: tf.Tensor, start_us: tf.Tensor) -> tf.Tensor:
-    """Returns the rows that came from server `i`, after a timer has told how long they took."""
-    (rows,), end_us = logging_ops.tensors_timestamp([rows])
-    tags = {"model_name": task_context.get().model_name, "ps": str(i)}
-    time_ms = tf.cast(end_us - start_us, tf.float32) / 1000.0
-    with tf.control_dependencies([logging_ops.emit_timer("embedding_lookup", time_ms, tags)]):
-        return tf.identity(rows)
 
 
 def _check_num_servers(name: str, number: int) -> None:

@@ -39,8 +39,6 @@ REFUSED = {
     "task": "running a registered task by its name",
     "use_estimator": "choosing how a registered task is run",
     "monolith_grpc_worker_service_handler_multiplier": "a TensorFlow with more gRPC handlers",
-    # tables
-    "enable_fused_layout": "lookups by fused layout",
     # sync
     "enable_sync_training": _SYNC,
     "enable_partial_sync_training": "synchronous training of the dense part",

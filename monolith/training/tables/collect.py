@@ -10,6 +10,7 @@ wants and the input does not give, or gives as something else than ragged ids.
 
 import copy
 import logging
+import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from monolith.model.batch import (
 )
 from monolith.model.task import NativeTask
 from monolith.proto import embedding_hash_table_pb2 as proto
+from monolith.proto import example_pb2
 from monolith.tensor import prefetch
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ class Collected(NamedTuple):
         slot_to_occurrence_threshold: How often an id is seen before it gets a row.
         slot_to_expire_time: Days without an update after which a row is forgotten.
         named_after_slot: Features whose table has the slot's name, also if it is theirs alone.
+        layouts: How the model wants slices laid out, if one op is to make all its tensors.
     """
 
     feature_configs: FeatureConfigs
@@ -60,6 +63,7 @@ class Collected(NamedTuple):
     slot_to_occurrence_threshold: dict[int, int]
     slot_to_expire_time: dict[int, int]
     named_after_slot: frozenset[str] = frozenset()
+    layouts: Mapping[str, example_pb2.OutConfig] = types.MappingProxyType({})
 
 
 def collect_features(task: NativeTask) -> Collected:
@@ -89,7 +93,8 @@ def collect_features(task: NativeTask) -> Collected:
             )
         finally:
             task.ctx.feature_factory = None
-    collected = _to_collected(factory)
+    layouts = copy.deepcopy(dict(getattr(task, "layout_dict", {})))
+    collected = _to_collected(factory)._replace(layouts=layouts)
     check_features(features, collected.feature_to_table)
     logger.info(
         "the model has %d features with embeddings in %d tables",

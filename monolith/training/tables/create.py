@@ -20,6 +20,7 @@ from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
 from monolith.graph import export_mode
 from monolith.proto import embedding_hash_table_pb2 as proto
 from monolith.training.config.job import CpuTrainingConfig
+from monolith.training.tables import layouts
 from monolith.training.tables.collect import Collected
 
 Configs = Mapping[str, entry.HashTableConfigInstance]
@@ -99,11 +100,29 @@ def create_hash_table(
         "transfer_float16": transfer_float16,
         "sync_clients": sync_clients,
     }
-    if not config.use_native_multi_hash_table:
+    is_native = bool(config.use_native_multi_hash_table)
+    feature_to_table = (
+        _name_tables(collected.feature_to_table, collected.named_after_slot) if is_native else {}
+    )
+    if config.enable_fused_layout:
+        parser_ctx = layouts.make_parser_ctx(
+            num_ps, configs, collected, feature_to_table, is_native, transfer_float16
+        )
+        partitioned = factory.create_partitioned_hash_table(
+            num_ps,
+            is_native,
+            config.max_rpc_deadline_millis,
+            hash_filters,
+            sync_clients,
+            parser_ctx=parser_ctx,
+        )
+        if is_native:
+            _create_tables_with_session()
+        return partitioned
+    if not is_native:
         return factory.create_multi_type_hash_table(
             num_ps, configs, hash_filters, reduce_network_packets=True, **options
         )
-    feature_to_table = _name_tables(collected.feature_to_table, collected.named_after_slot)
     table_to_config = {feature_to_table[name]: configs[name] for name in configs}
     table = factory.create_native_multi_hash_table(num_ps, table_to_config, hash_filters, **options)
     _create_tables_with_session()

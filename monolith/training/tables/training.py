@@ -24,6 +24,7 @@ from monolith.data import division, seekable
 from monolith.data import flags as _data_flags  # noqa: F401 - defines the flags set below
 from monolith.data import splits as data_splits
 from monolith.embedding.features.slices import create_embedding_slices
+from monolith.embedding.sharding.partitioned import PartitionedHashTable
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
 from monolith.graph import export_mode, mpi, task_context
 from monolith.graph.mode_keys import ModeKeys
@@ -44,6 +45,7 @@ from monolith.training.tables import (
     collect,
     create,
     export,
+    layouts,
     partial_init,
 )
 from monolith.training.tables.collect import FeatureConfigs
@@ -269,9 +271,21 @@ class CpuTraining:
         names = self._collected.feature_to_table
         ids = {name: features[name] for name in names}
         others = {name: value for name, value in features.items() if name not in names}
-        embeddings = _lookup_embedding_ids(hash_table, ids)
         # Without a training session there is nobody to fill the queue.
         capacity = self.config.embedding_prefetch_capacity if mode == ModeKeys.TRAIN else 0
+        if isinstance(hash_table, PartitionedHashTable):
+            ids, others = layouts.provide_layouts(
+                self._task,
+                hash_table,
+                ids,
+                others,
+                async_functions,
+                prefetch_capacity=capacity,
+                async_push=self.config.enable_embedding_postpush,
+            )
+            _collect_dequeued(ids, others)
+            return InputFeatures({**others, **ids})
+        embeddings = _lookup_embedding_ids(hash_table, ids)
         (embeddings, ids, others), queue = prefetch.enqueue_dicts_with_queue_return(
             (embeddings, ids, others), capacity=look_ahead.get_queue_capacity(capacity)
         )
