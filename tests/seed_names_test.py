@@ -1,7 +1,6 @@
 """Every module path and name that users of the original system import is here.
 
-`seed_names.json` lists them. What is still to come is in `OWED` below, and only there; the list can
-only shrink, since a name that has arrived and is still listed fails.
+`seed_names.json` lists them.
 """
 
 import json
@@ -16,13 +15,6 @@ SEED_NAMES: dict[str, list[str]] = json.loads(
     pathlib.Path(__file__).with_name("seed_names.json").read_text()
 )
 SPECIFICATION = pathlib.Path(__file__).parents[2] / "shared" / "spec" / "symbols.json"
-
-# Module path to the names it lacks, or to "*" when the module itself is missing.
-OWED: dict[str, str | list[str]] = {
-    "monolith.native_training.cpu_training": [
-        "distributed_sync_train",
-    ],
-}
 
 # Says for each path which names it offers, null where the module does not exist, or the error of a
 # module that exists and does not import. In a process of its own, because some old paths change the
@@ -60,54 +52,34 @@ def offered() -> dict[str, list[str] | str | None]:
     return json.loads(result.stdout)
 
 
-def find_problem(
-    path: str, names: list[str], offered: list[str] | str | None, owed: str | list[str]
-) -> str | None:
-    """Says what is wrong between what a module offers and what it owes, None if nothing is."""
+def find_problem(path: str, names: list[str], offered: list[str] | str | None) -> str | None:
+    """Says what is wrong with what a module offers, None if nothing is."""
     if isinstance(offered, str):
         return offered
-    if owed == "*":
-        if offered is None:
-            return None
-        return f"{path} has arrived: delete its line from OWED in {__file__}."
     if offered is None:
         return f"{path} is missing: give it a home and a row in the table of historical paths."
     missing = set(names) - set(offered)
-    if missing - set(owed):
-        return f"{path} must offer {sorted(missing - set(owed))}."
-    if set(owed) - missing:
-        return f"{path} offers {sorted(set(owed) - missing)} now: delete them from OWED."
-    return None
+    return f"{path} must offer {sorted(missing)}." if missing else None
 
 
 @pytest.mark.parametrize("path", SEED_NAMES)
 def test_module_offers_its_names(path, offered):
-    problem = find_problem(path, SEED_NAMES[path], offered[path], OWED.get(path, []))
+    problem = find_problem(path, SEED_NAMES[path], offered[path])
     assert problem is None, problem
 
 
 @pytest.mark.parametrize(
-    ("offers", "owed", "problem"),
+    ("offers", "problem"),
     [
-        pytest.param(["f", "g"], [], None, id="complete"),
-        pytest.param(["f"], [], r"a.b must offer \['g'\]", id="missing_name"),
-        pytest.param(["f"], ["g"], None, id="owed_name"),
-        pytest.param(["f", "g"], ["g"], r"\['g'\] now: delete them", id="name_has_arrived"),
-        pytest.param(None, [], "a.b is missing", id="missing_module"),
-        pytest.param("Traceback ...", "*", "Traceback", id="module_does_not_import"),
-        pytest.param(None, "*", None, id="owed_module"),
-        pytest.param(["f"], "*", "a.b has arrived: delete its line", id="module_has_arrived"),
+        pytest.param(["f", "g"], None, id="complete"),
+        pytest.param(["f"], r"a.b must offer \['g'\]", id="missing_name"),
+        pytest.param(None, "a.b is missing", id="missing_module"),
+        pytest.param("Traceback ...", "Traceback", id="module_does_not_import"),
     ],
 )
-def test_the_list_can_only_shrink(offers, owed, problem):
-    found = find_problem("a.b", ["f", "g"], offers, owed)
+def test_what_is_missing_is_found(offers, problem):
+    found = find_problem("a.b", ["f", "g"], offers)
     assert (found is None) if problem is None else re.search(problem, found)
-
-
-def test_owed_names_are_seed_names():
-    for path, owed in OWED.items():
-        assert path in SEED_NAMES, f"OWED has {path}, which is not in seed_names.json."
-        assert owed == "*" or (owed and set(owed) <= set(SEED_NAMES[path])), path
 
 
 def test_list_is_a_copy_of_the_specification():

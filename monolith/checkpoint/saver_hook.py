@@ -116,7 +116,7 @@ class NoFirstSaveCheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):  #
             save_graph_def=save_graph_def,
         )
         self._helper = SaveHelper(os.path.join(checkpoint_dir, checkpoint_basename))
-        self._timer = SecondOrStepTimerWithTideSetting(
+        self._timer: Any = SecondOrStepTimerWithTideSetting(
             every_secs=save_secs,
             every_steps=save_steps,
             tide_start_hour=tide_start_hour,
@@ -136,9 +136,13 @@ class NoFirstSaveCheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):  #
         self._lock = threading.RLock()
 
     @property
-    def timer(self) -> SecondOrStepTimerWithTideSetting:
+    def timer(self) -> Any:
         """Decides when to save; who wants to pause saving disables it."""
         return self._timer
+
+    def replace_timer(self, timer: Any) -> None:
+        """Has something else decide when to save, with the methods of a `SecondOrStepTimer`."""
+        self._timer = timer
 
     def begin(self) -> None:
         """Removes what a killed process has left in the directory; called by the session.

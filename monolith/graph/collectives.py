@@ -41,6 +41,10 @@ Sum = "sum"
 
 # Collection of a graph: whether this rank has no data left, and repeats what it had.
 IDLE = "monolith_idle_rank"
+# Collection of a graph: whether its gradients are averaged over ranks.
+_AVERAGED = "monolith_averages_gradients"
+# Collection of a graph: how many ranks have data in this step, if a step adds that up anyway.
+NUM_ACTIVE = "monolith_num_active_ranks"
 
 _WITH_BYTEPS = "MONOLITH_WITH_BYTEPS"
 _WITH_BYTEPS_ALLREDUCE = "MONOLITH_WITH_BYTEPS_ALLREDUCE"
@@ -194,6 +198,25 @@ def grouped_allreduce(
     return list(library.grouped_allreduce(tensors, **options))
 
 
+def average_gradients() -> None:
+    """Has the default graph average all gradients over ranks, those of variables and of rows."""
+    tf = importlib.import_module("tensorflow")
+    tf.compat.v1.add_to_collection(_AVERAGED, True)
+
+
+def averages_gradients() -> bool:
+    """Returns whether the default graph does so."""
+    tf = importlib.import_module("tensorflow")
+    return bool(not tf.executing_eagerly() and tf.compat.v1.get_collection(_AVERAGED))
+
+
+def get_idle() -> Any:
+    """Returns whether this rank has no data left, a tensor of the graph; None if nobody says."""
+    tf = importlib.import_module("tensorflow")
+    idle = [] if tf.executing_eagerly() else tf.compat.v1.get_collection(IDLE)
+    return idle[-1] if idle else None
+
+
 def leave_out_idle(gradients: Sequence[Any]) -> tuple[list[Any], Any]:
     """Leaves a rank out of an average that has no data left and only keeps the others company.
 
@@ -205,10 +228,9 @@ def leave_out_idle(gradients: Sequence[Any]) -> tuple[list[Any], Any]:
         all ranks, which is then that over the ranks that are not, None for 1.
     """
     tf = importlib.import_module("tensorflow")
-    idle = tf.compat.v1.get_collection(IDLE)
-    if not idle or not gradients:
+    is_idle = get_idle()
+    if is_idle is None or not gradients:
         return list(gradients), None
-    is_idle = idle[-1]
 
     def mask(gradient: Any) -> Any:
         if isinstance(gradient, tf.IndexedSlices):
@@ -217,8 +239,24 @@ def leave_out_idle(gradients: Sequence[Any]) -> tuple[list[Any], Any]:
         # Not a product: what an idle rank computes may be NaN.
         return tf.where(is_idle, tf.zeros_like(gradient), gradient)
 
-    num_active = allreduce(tf.cast(tf.logical_not(is_idle), tf.float32), Sum)
-    return [mask(gradient) for gradient in gradients], size() / tf.maximum(num_active, 1.0)
+    return [mask(gradient) for gradient in gradients], size() * get_share()
+
+
+def get_share() -> Any:
+    """Returns by what a sum over ranks is multiplied to be an average over those that have data.
+
+    A number if all have, else a tensor.
+    """
+    is_idle = get_idle()
+    if is_idle is None:
+        return 1.0 / size()
+    tf = importlib.import_module("tensorflow")
+    known = tf.compat.v1.get_collection(NUM_ACTIVE)
+    if known:
+        num_active = tf.cast(known[-1], tf.float32)
+    else:
+        num_active = allreduce(tf.cast(tf.logical_not(is_idle), tf.float32), Sum)
+    return 1.0 / tf.maximum(num_active, 1.0)
 
 
 def scale_average(average: Any, factor: Any) -> Any:
@@ -232,24 +270,37 @@ def scale_average(average: Any, factor: Any) -> Any:
     return average * tf.cast(factor, average.dtype)
 
 
-def allgather(tensor: Any, name: str | None = None) -> Any:
-    """Returns the rows of all ranks behind one another; each rank may have another number."""
-    return _get("allgather")(tensor, **_with_name(name))
+def allgather(tensor: Any, name: str | None = None, *, same_shape: bool = False) -> Any:
+    """Returns the rows of all ranks behind one another; each rank may have another number.
+
+    Args:
+        tensor: The rows.
+        name: Name of the op.
+        same_shape: Whether all ranks have the same number, above 0, so that TensorFlow's
+            collectives need not ask for it. There is no gradient then.
+    """
+    known = {"same_shape": True} if same_shape and _lib.is_own else {}
+    return _get("allgather")(tensor, **_with_name(name), **known)
 
 
-def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
+def alltoall(
+    tensor: Any, splits: Any = None, name: str | None = None, *, counts: Any = None
+) -> Any:
     """Sends each rank its part of the rows, and returns those that this one is sent.
 
     Args:
         tensor: The rows, those for rank 0 first.
         splits: How many each rank gets; None for equal parts.
         name: Name of the op.
+        counts: If all ranks know how many rows each sends to each, [size, size]: that. TensorFlow's
+            collectives then exchange nothing but the rows; other libraries do not need it.
 
     Returns:
         The rows, in the order of the ranks they come from; with `splits` also how many came from
         each.
     """
-    return _get("alltoall")(tensor, splits=splits, **_with_name(name))
+    known = {} if counts is None or not _lib.is_own else {"counts": counts}
+    return _get("alltoall")(tensor, splits=splits, **_with_name(name), **known)
 
 
 def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
@@ -286,6 +337,34 @@ def DistributedOptimizer(optimizer: Any, op: str = Average, *, compress: bool = 
     library = _lib.lib
     options = {"compression": library.Compression.fp16} if compress else {}
     return library.DistributedOptimizer(optimizer, op=_get_op(library, op), **options)
+
+
+def gather_numbers(numbers: Sequence[int]) -> list[list[int]]:
+    """Returns what each rank has given, in the order of ranks; also a barrier.
+
+    For what is agreed upon outside of training, where there is no session: it has one of its own.
+
+    Args:
+        numbers: As many in each rank.
+
+    Raises:
+        RankLostError: A rank is gone.
+
+    Example:
+        >>> init()
+        >>> gather_numbers([4, 2])
+        [[4, 2]]
+        >>> shutdown()
+    """
+    if size() == 1:
+        return [list(numbers)]
+    tf = importlib.import_module("tensorflow")
+    with tf.Graph().as_default(), named_losses():
+        gathered = allgather(tf.constant([list(numbers)], tf.int64))
+        config = tf.compat.v1.ConfigProto()
+        update_session_config(config)
+        with tf.compat.v1.Session(get_session_target(), config=config) as session:
+            return [[int(number) for number in row] for row in session.run(gathered)]
 
 
 def get_session_target() -> str:

@@ -1,6 +1,7 @@
-"""Which of several synchronous workers this process is, as Open MPI tells it.
+"""Which of several synchronous workers this process is.
 
-`mpirun` gives every process its rank through environment variables; a process that was started
+The ranks of `monolith.graph.collectives` know, once they have met. Before, Open MPI tells it:
+`mpirun` gives every process its rank through environment variables. A process that was started
 alone is rank 0 of 1.
 
 Example:
@@ -31,18 +32,18 @@ _reported_missing: set[str] = set()
 
 
 def get_mpi_rank() -> int:
-    """Returns the rank of this process among all."""
-    return _read("OMPI_COMM_WORLD_RANK", default=0)
+    """Returns the rank of this process among all; once ranks have met, whoever started them."""
+    return collectives.rank() if _have_met() else _read("OMPI_COMM_WORLD_RANK", default=0)
 
 
 def get_mpi_local_rank() -> int:
     """Returns the rank of this process among those on the same machine."""
-    return _read(_LOCAL_RANK, default=0)
+    return collectives.local_rank() if _have_met() else _read(_LOCAL_RANK, default=0)
 
 
 def get_mpi_size() -> int:
     """Returns the number of processes."""
-    return _read("OMPI_COMM_WORLD_SIZE", default=1)
+    return collectives.size() if _have_met() else _read("OMPI_COMM_WORLD_SIZE", default=1)
 
 
 def get_mpi_local_size() -> int:
@@ -93,6 +94,10 @@ def update_session_config_for_gpu(session_config: Any) -> None:
         gpu_options.force_gpu_compatible = (
             os.environ.get("MONOLITH_FORCE_GPU_COMPATIBLE", "1") == "1"
         )
+
+
+def _have_met() -> bool:
+    return collectives._lib.connected is not None
 
 
 def _read(name: str, default: int) -> int:

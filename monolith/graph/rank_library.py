@@ -145,12 +145,18 @@ class RankLibrary:
                 results[index] = tf.reshape(part, tensors[index].shape)
         return [results[index] for index in range(len(tensors))]
 
-    def allgather(self, tensor: Any, name: str | None = None) -> tf.Tensor:
+    def allgather(
+        self, tensor: Any, name: str | None = None, same_shape: bool = False
+    ) -> tf.Tensor:
         """Returns the rows of all ranks behind one another."""
         ranks = self._get_ranks()
         tensor = _check_rows(tf.convert_to_tensor(tensor), "allgather")
         if ranks is None:
             return tf.identity(tensor, name=name)
+        if same_shape:
+            flat = tf.reshape(tf.cast(tensor, travel_type(tensor)), [-1])
+            shape = tf.concat([[-1], tf.shape(tensor)[1:]], 0)
+            return tf.cast(tf.reshape(ranks.gather_same(flat), shape), tensor.dtype, name=name)
 
         @tf.custom_gradient
         def gather(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
@@ -165,7 +171,9 @@ class RankLibrary:
 
         return tf.identity(gather(tensor), name=name)
 
-    def alltoall(self, tensor: Any, splits: Any = None, name: str | None = None) -> Any:
+    def alltoall(
+        self, tensor: Any, splits: Any = None, name: str | None = None, counts: Any = None
+    ) -> Any:
         """Sends a part of the rows to each rank, and returns what this one is sent."""
         ranks = self._get_ranks()
         tensor = _check_rows(tf.convert_to_tensor(tensor), "alltoall")
@@ -184,7 +192,7 @@ class RankLibrary:
 
         @tf.custom_gradient
         def exchange(x: tf.Tensor) -> tuple[Any, Callable[..., tf.Tensor]]:
-            rows, received = ranks.exchange(tf.cast(x, travel_type(x)), given)
+            rows, received = ranks.exchange(tf.cast(x, travel_type(x)), given, counts)
 
             def backward(dy: tf.Tensor, _: tf.Tensor | None = None) -> tf.Tensor:
                 return self.alltoall(dy, received)[0]

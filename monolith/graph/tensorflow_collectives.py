@@ -8,7 +8,7 @@ TensorFlow knows one collective op from another by two numbers, of which the sec
 the size of the tensor. So every op here gets its first number from its position in its graph,
 which must be the same in all ranks: each rank makes the same collectives in the same order. The
 second number is the size; where sizes differ between ranks or steps, they are rounded up by at
-most a sixteenth and cut off again, so that a job of many steps needs few of these numbers.
+most a thirty-second and cut off again, so that a job of many steps needs few of these numbers.
 """
 
 import logging
@@ -72,6 +72,8 @@ class Ranks:
         del config.device_filters[:]
         config.device_filters.append(f"/job:{_JOB}/task:{self.place.rank}")
         config.experimental.collective_group_leader = f"/job:{_JOB}/replica:0/task:0"
+        # The server outlives the session; tables and variables of a training must not.
+        config.isolate_session_state = True
 
     def reduce(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns the sum of the tensors of all ranks, which have one shape."""
@@ -98,17 +100,25 @@ class Ranks:
 
     def gather(self, tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the rows of all ranks, in their order, and how many each has, as int32."""
-        num_rows = self._gather_same(tf.shape(tensor)[:1])
+        num_rows = self.gather_same(tf.shape(tensor)[:1])
         padded_rows = _round_up(tf.reduce_max(num_rows))
         padding = [[0, padded_rows - tf.shape(tensor)[0]]]
         padding += [[0, 0]] * (tensor.shape.rank - 1)
-        everything = self._gather_same(tf.reshape(tf.pad(tensor, padding), [-1]))
+        everything = self.gather_same(tf.reshape(tf.pad(tensor, padding), [-1]))
         shape = tf.concat([[self.place.size, padded_rows], tf.shape(tensor)[1:]], 0)
         rows = _cut(tf.reshape(everything, shape), num_rows)
         return tf.ensure_shape(rows, [None, *tensor.shape[1:]]), num_rows
 
-    def exchange(self, tensor: tf.Tensor, splits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def exchange(
+        self, tensor: tf.Tensor, splits: tf.Tensor, counts: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Sends the first `splits[0]` rows to rank 0, the next `splits[1]` to rank 1, and so on.
+
+        Args:
+            tensor: The rows.
+            splits: How many each rank gets.
+            counts: If the ranks know already how many each sends to each, [size, size]: that, so
+                that they need not tell each other once more.
 
         Returns:
             The rows that were sent to this rank, in the order of their senders, and how many each
@@ -117,7 +127,10 @@ class Ranks:
         size = self.place.size
         splits = tf.ensure_shape(tf.cast(splits, tf.int32), [size])
         with tf.control_dependencies([_check_splits(splits, tensor)]):
-            counts = tf.reshape(self._gather_same(tf.identity(splits)), [size, size])
+            splits = tf.identity(splits)
+        if counts is None:
+            counts = self.gather_same(splits)
+        counts = tf.reshape(tf.cast(counts, tf.int32), [size, size])
         padded_rows = _round_up(tf.reduce_max(counts))
         row_shape = tf.shape(tensor)[1:]
         width = tf.reduce_prod(row_shape)
@@ -138,7 +151,8 @@ class Ranks:
         result = _cut(tf.reshape(exchanged, shape), received)
         return tf.ensure_shape(result, [None, *tensor.shape[1:]]), received
 
-    def _gather_same(self, flat: tf.Tensor) -> tf.Tensor:
+    def gather_same(self, flat: tf.Tensor) -> tf.Tensor:
+        """Returns the vectors of all ranks, which are of one size, behind one another."""
         return tf.raw_ops.CollectiveGatherV2(
             input=flat,
             group_size=self.place.size,
@@ -215,11 +229,11 @@ def _make_key(kind: str, dtype: tf.DType) -> int:
 
 
 def _round_up(count: tf.Tensor) -> tf.Tensor:
-    """Returns a number of rows, at least 1, rounded up to one with five significant bits."""
+    """Returns a number of rows, at least 1, rounded up to one with six significant bits."""
     count = tf.maximum(count, 1)
     # Compared, not by logarithm: ranks on different processors must agree to the last bit.
     bits = tf.reduce_sum(tf.cast(count >= [1 << bit for bit in range(31)], tf.int32)) - 1
-    unit = tf.bitwise.left_shift(1, tf.maximum(bits - 4, 0))
+    unit = tf.bitwise.left_shift(1, tf.maximum(bits - 5, 0))
     return (count + unit - 1) // unit * unit
 
 

@@ -33,6 +33,7 @@ _BELOW_NATIVE_TRAINING = {
     "clip_ops": "optimizer.clip",
     "cluster_manager": "cluster.manager",
     "consul": "cluster.consul",
+    "data.training_instance.python.parser_utils": "data.parse_steps",
     "debugging.debugging_server": "training.distributed.debugging",
     "dense_reload_utils": "checkpoint.dense_reload",
     "device_utils": "graph.devices",

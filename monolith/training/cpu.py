@@ -3,7 +3,8 @@
 A job is described by a `CpuTrainingConfig`. `local_train` is the shortest way from a task to a
 trained model, in this process; `local_train_internal` takes a whole config; `distributed_train` is
 what every process of a job on several machines calls, with its own role and index;
-`CpuTraining` is the part that turns a task into the functions of an estimator.
+`distributed_sync_train` what each rank of a synchronous job calls; `CpuTraining` is the part that
+turns a task into the functions of an estimator.
 
 Example:
     >>> config = CpuTrainingConfig(num_ps=2)
@@ -54,6 +55,7 @@ from monolith.training.local import (
     make_local_run_config,
     write_features,
 )
+from monolith.training.synchronous import distributed_sync_train, init_sync_train_and_update_conf
 from monolith.training.tables.collect import (
     _combine_slices_as_table,
     _make_serving_feature_configs_from_training_configs,
@@ -86,8 +88,10 @@ __all__ = [
     "_make_serving_config_from_training_config",
     "_make_serving_feature_configs_from_training_configs",
     "create_exporter",
+    "distributed_sync_train",
     "distributed_train",
     "get_req_time",
+    "init_sync_train_and_update_conf",
     "is_chief",
     "local_feature_engineering_internal",
     "local_train",
@@ -143,6 +147,7 @@ def distributed_train(
     start.take_role(config, discovery)
     start.check_config(config)
     supported.check_settings(config)
+    supported.refuse_ranks(config)
     config.prepare_process()
     tf_server, addr = start.start_server(config, discovery)
     with start.joined(config, addr) as member, exporter.serving(config, member) as metrics_port:

@@ -96,7 +96,7 @@ class Estimator:
         self._conf = _to_runner_config(conf)
         _check_serving(self._conf)
         supported.check_settings(self._conf)
-        if self._conf.is_local:
+        if self._conf.is_local and not self._conf.enable_full_sync_training:
             supported.check_local(self._conf)
         runner.prepare_process(self._conf)
         self._model = copy.deepcopy(model)
@@ -140,7 +140,8 @@ class Estimator:
 
         Unless the settings say `is_local`, this process takes part as one member of a job on
         several, as `server_type` and `index` say, and returns when the job is over for it. The
-        members meet where `discovery_type` says.
+        members meet where `discovery_type` says. With `enable_sync_training` it is a rank of a
+        synchronous job, see `monolith.training.synchronous`.
 
         Args:
             steps: How many steps to train; in a job of several processes, in sum.
@@ -164,6 +165,11 @@ class Estimator:
         model, conf = self._copy(ModeKeys.TRAIN)
         _find(model, "train").steps = steps
         _find(model, "train").max_steps = max_steps
+        if conf.enable_full_sync_training:
+            cpu.init_sync_train_and_update_conf(conf)
+            conf.model_dir = self.model_dir
+            cpu.distributed_sync_train(conf, model, user_hooks=hooks)
+            return self
         if not conf.is_local:
             with runner.monolith_discovery(conf) as discovery:
                 self._train_in_cluster(model, conf, discovery, hooks)
@@ -491,19 +497,10 @@ class Estimator:
         discovery: ServiceDiscovery | None,
         hooks: Sequence[Hook],
     ) -> None:
-        name = "distributed_sync_train" if conf.enable_full_sync_training else "distributed_train"
-        run = getattr(cpu, name, None)
-        if run is None:
-            raise errors.ConfigError(
-                f"This job is not local and needs `{name}`, which this version of Monolith does "
-                "not have; set is_local=True, with num_ps servers in this process."
-            )
         if conf.enable_gpu_training:
             devices.enable_gpu_training()
-        if conf.enable_full_sync_training:
-            run(conf, model, user_hooks=hooks)
-            return
-        run(conf, discovery, model, user_hooks=hooks)
+        assert discovery is not None
+        cpu.distributed_train(conf, discovery, model, user_hooks=hooks)
 
 
 def _to_local(conf: RunnerConfig) -> RunnerConfig:
@@ -511,13 +508,16 @@ def _to_local(conf: RunnerConfig) -> RunnerConfig:
 
     A checkpoint can be read whatever the number of servers that wrote it, so there are none.
     """
-    if conf.is_local:
+    if conf.is_local and not conf.enable_sync_training:
         return conf
     # Not `replace`: a value that is a default would be taken from the command line again.
     local = copy.deepcopy(conf)
     local.is_local, local.server_type, local.index = True, "worker", 0
     local.num_ps = local.num_extra_ps = local.num_redundant_ps = 0
     local.num_workers = 1
+    local.enable_sync_training = local.reorder_fids_in_data_pipeline = False
+    local.enable_async_optimize = False
+    local.enable_pipelined_fwda2a = local.enable_pipelined_bwda2a = False
     local.embedding_prefetch_capacity, local.enable_embedding_postpush = 0, False
     return local
 

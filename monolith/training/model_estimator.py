@@ -35,7 +35,7 @@ from monolith.checkpoint.changed_model import OnChange
 from monolith.checkpoint.paths import SaveHelper
 from monolith.core import directories
 from monolith.embedding import optimizers
-from monolith.graph import quiet
+from monolith.graph import collectives, quiet
 from monolith.graph.spec import Hook
 from monolith.model.model import (
     MADE_EAGERLY,
@@ -67,6 +67,10 @@ class ModelEstimator:
     With `num_workers` of the settings above 1, training runs in processes of their own: so many
     workers, which divide the data, and `num_ps` parameter servers. They get the model and the data
     by import, or, what the program itself defines, as a pickle. All else happens in this process.
+
+    With `sync` of the settings, this process is a rank of a synchronous job: `monolith run -n 3`
+    starts the program three times, and `train` trains with the others (docs/synchronous.md). All
+    else each of them does alone.
 
     Args:
         model: The model.
@@ -103,6 +107,8 @@ class ModelEstimator:
         self._clip_norm = clip_norm
         self._has_default_dir = not model_dir and not (config and config.model_dir)
         config = _make_config(config, model_dir, model.name)
+        if config.sync:
+            _check_sync(config)
         self._cluster = (config.num_ps, config.num_workers) if config.num_workers > 1 else None
         if self._cluster is not None:
             _check_cluster(config)
@@ -173,21 +179,23 @@ class ModelEstimator:
             )
             self._train_on_cluster(made, steps, max_steps)
             return self
+        if self._config.sync:
+            # Ranks build the same graph in the same step of the program.
+            collectives.init()
+        is_first = not self._config.sync or collectives.rank() == 0
         repeated = read if epochs == 1 else Repeated(read, epochs)
         with _graph():
             task = self._make_task(repeated)
             if restore_what_fits:
                 task.p.train.changed_model = OnChange.KEEP_WHAT_FITS
             estimator = Estimator(task, self._config)
-            save.prepare_model_dir(self.model_dir, task.p)
-            # The wish is granted once: what is evaluated from now on is what this training saves.
-            estimator.go_back()
+            if is_first:
+                save.prepare_model_dir(self.model_dir, task.p)
+                # The wish is granted once: what is evaluated from now on is what this saves.
+                estimator.go_back()
             self._config = dataclasses.replace(self._config, restore_ckpt=None)
-            estimator.train(
-                steps=steps,
-                max_steps=max_steps,
-                hooks=[self._make_watch(steps, max_steps), *(hooks or ())],
-            )
+            shown = [self._make_watch(steps, max_steps)] if is_first else []
+            estimator.train(steps=steps, max_steps=max_steps, hooks=[*shown, *(hooks or ())])
         return self
 
     def evaluate(
@@ -517,6 +525,16 @@ def _make_config(config: RunConfig | None, model_dir: Any, name: str) -> RunConf
         # `restore_what_fits` says what becomes of variables with other names.
         changes["enable_alias_map_auto_gen"] = False
     return dataclasses.replace(config, **changes)
+
+
+def _check_sync(config: RunConfig) -> None:
+    for name, alone in (("num_ps", 0), ("num_workers", 1)):
+        if getattr(config, name) != alone:
+            raise errors.ConfigError(
+                f"`sync` is True and `{name}` is {getattr(config, name)}, but in a synchronous job "
+                "the ranks that `monolith run -n` starts are all there is; leave it at "
+                f"{alone}."
+            )
 
 
 def _check_cluster(config: RunConfig) -> None:

@@ -1,7 +1,8 @@
 """The average of dense gradients over all workers of synchronous training.
 
-Only jobs that set `MONOLITH_WITH_HOROVOD` average anything; by which library they do it is decided
-in `monolith.graph.collectives`, and how is up to a few more variables of the environment.
+Jobs that ranks train together average all gradients, and so do models that ask for it where
+`MONOLITH_WITH_HOROVOD` is set. By which library they do it is decided in
+`monolith.graph.collectives`, and how is up to a few more variables of the environment.
 
 Example:
     >>> is_enabled()  # Without the variable.
@@ -28,6 +29,15 @@ def is_enabled() -> bool:
     return is_on(_WITH_HOROVOD)
 
 
+def is_wanted(use_allreduce: bool) -> bool:
+    """Returns whether the gradients of the default graph are averaged.
+
+    Args:
+        use_allreduce: Whether the model asks for it.
+    """
+    return collectives.averages_gradients() or (use_allreduce and is_enabled())
+
+
 def average(gradients: Sequence[Any]) -> list[Any]:
     """Returns each gradient, a tensor or `tf.IndexedSlices`, averaged over all workers.
 
@@ -36,7 +46,8 @@ def average(gradients: Sequence[Any]) -> list[Any]:
             have not met.
         RuntimeError: It asks for a fusion that does not exist.
     """
-    fusion = os.environ.get(_FUSION, "none")
+    # Few large messages, where the library can.
+    fusion = os.environ.get(_FUSION, "grouped" if collectives.averages_gradients() else "none")
     if fusion not in ("none", "one", "grouped"):
         raise RuntimeError(
             f"{_FUSION} must be 'none', 'one' or 'grouped', got '{fusion}'; set one of these."

@@ -22,6 +22,7 @@ from monolith import errors
 from monolith.embedding.features import dense_allreduce
 from monolith.embedding.features.clipping import GradClipType, clip_gradients
 from monolith.embedding.features.slots import FeatureColumn
+from monolith.graph import collectives
 from monolith.tensor import messages
 
 logger = logging.getLogger(__name__)
@@ -132,7 +133,7 @@ def apply_gradients_with_var_optimizer(
     )
     if grads_and_vars_summary:
         _add_summaries([*dense_grads, *sparse_grads], [*dense_vars, *sparse_vars])
-    if use_allreduce and dense_allreduce.is_enabled():
+    if dense_allreduce.is_wanted(use_allreduce):
         dense_grads = dense_allreduce.average(dense_grads)
     if dense_weight_decay:
         dense_grads = [
@@ -145,7 +146,9 @@ def apply_gradients_with_var_optimizer(
     dense_opt_ops[:] = [op for op in dense_opt_ops if op.graph is graph] + dense_ops
     train_ops = list(dense_ops)
     if sparse_grads:
-        sparse_scale = 1  # Clipping has scaled the gradients already.
+        # Clipping has scaled the gradients already. What ranks send for one row is added up; to be
+        # the average, as of dense gradients, each sends its share.
+        sparse_scale = collectives.get_share() if collectives.averages_gradients() else 1
         grads_and_embeddings = list(zip(sparse_grads, sparse_vars, strict=True))
         train_ops.append(ctx.apply_embedding_gradients(grads_and_embeddings, sparse_scale))
     with tf.control_dependencies(train_ops):

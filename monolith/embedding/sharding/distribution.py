@@ -307,8 +307,13 @@ def fused_reorder_by_indices(
         [to_ids(ids) for ids in inputs],
         num_of_shards=num_of_shards,
         slot_embedding_dims=dim_sizes,
-        rank0_empty=os.environ.get(_EMPTY_RANK0_VARIABLE, "1") == "1",
+        rank0_empty=leaves_rank_0_empty(),
     )
+
+
+def leaves_rank_0_empty() -> bool:
+    """Returns whether the first of more than four shards gets no ids."""
+    return os.environ.get(_EMPTY_RANK0_VARIABLE, "1") == "1"
 
 
 def fused_gather_embeddings_by_input(

@@ -1,4 +1,4 @@
-"""Makes the tables of a model, wherever they live: in the process or on parameter servers.
+"""Makes the tables of a model, wherever they live: in the process, on servers, or among ranks.
 
 Example:
     >>> from monolith.testing import generate_test_hash_table_config
@@ -17,6 +17,7 @@ import tensorflow as tf
 from monolith import errors
 from monolith.data.parser_context import ParserCtx
 from monolith.embedding import entry
+from monolith.embedding.sharding import ranks
 from monolith.embedding.sharding import servers as sharded_tables
 from monolith.embedding.sharding.partitioned import PartitionedHashTable
 from monolith.embedding.tables import multi, multi_type, registry, single
@@ -166,6 +167,68 @@ def create_partitioned_hash_table(
     )
 
 
+def create_in_worker_multi_type_hash_table(
+    shard_num: int,
+    slot_to_config: Configs,
+    hash_filter: tf.Tensor | None,
+    sync_client: tf.Tensor | None = None,
+    queue_configs: Mapping[str, int] | None = None,
+) -> MergedMultiTypeHashTable:
+    """Makes this rank's part of the tables of all slots; those with equal configs are one table.
+
+    Args:
+        shard_num: How many ranks there are.
+        slot_to_config: What the table of each slot is made of.
+        hash_filter: The admission filter of this rank.
+        sync_client: Who is told which rows change; by default nobody.
+        queue_configs: Which queues a step has, see `rank_queues`.
+    """
+
+    def make_part(rank: int, configs: Configs) -> BaseMultiTypeHashTable:
+        def make_table(name: str, config: entry.HashTableConfigInstance) -> single.HashTable:
+            table = single.hash_table_from_config(
+                config,
+                hash_filter=hash_filter,
+                name_suffix=f"{name}_{rank}",
+                sync_client=sync_client,
+                counted_as=name,
+            )
+            _set_rank_shard(table.name, table.name.removesuffix(f"_{rank}"), "_", rank, shard_num)
+            return table
+
+        return multi_type.MultiTypeHashTable(configs, make_table)
+
+    def make_inner(configs: Configs) -> BaseMultiTypeHashTable:
+        return ranks.DistributedMultiTypeHashTableMpi(
+            shard_num, lambda rank: make_part(rank, configs), queue_configs
+        )
+
+    return MergedMultiTypeHashTable(slot_to_config, make_inner)
+
+
+def create_in_worker_native_multi_hash_table(
+    shard_num: int,
+    slot_to_config: Configs,
+    hash_filter: tf.Tensor | None,
+    sync_client: tf.Tensor | None = None,
+    queue_configs: Mapping[str, int] | None = None,
+) -> ranks.DistributedMultiTypeHashTableMpi:
+    """Makes this rank's part of the tables of all slots, as one resource.
+
+    The arguments are those of `create_in_worker_multi_type_hash_table`.
+    """
+
+    def make_part(rank: int) -> MultiHashTable:
+        table = MultiHashTable.from_configs(
+            slot_to_config, hash_filter=hash_filter, sync_client=sync_client, name_suffix=str(rank)
+        )
+        name = table.shared_name
+        _set_rank_shard(name, name.removesuffix(str(rank)), "", rank, shard_num)
+        return table
+
+    return ranks.DistributedMultiTypeHashTableMpi(shard_num, make_part, queue_configs)
+
+
 class MultiHashTableFactory:
     """Makes the `MultiHashTable` of a server; its name ends with the server's number.
 
@@ -229,6 +292,16 @@ def _table_maker(
         return table
 
     return make_table
+
+
+def _set_rank_shard(name: str, whole: str, separator: str, rank: int, num_ranks: int) -> None:
+    """Says which ids a rank has, so that another number of ranks, or of servers, finds them."""
+    first = ranks.get_first_owner(num_ranks)
+    names = tuple(f"{whole}{separator}{owner}" for owner in range(first, num_ranks))
+    shard = registry.TableShard(
+        whole, max(0, rank - first), num_ranks - first, names, has_rows=rank >= first
+    )
+    registry.set_shard(name, shard)
 
 
 def _check_servers(

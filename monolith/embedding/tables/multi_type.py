@@ -249,6 +249,11 @@ class MergedMultiTypeHashTable(BaseMultiTypeHashTable):
         """The name of the shared table of each slot."""
         return self._slot_mapping
 
+    @property
+    def merged_table(self) -> Any:
+        """The inner table, which knows the shared tables by their names."""
+        return self._table
+
     def lookup(
         self,
         slot_to_id: Mapping[str, TensorLike],

@@ -162,17 +162,31 @@ class TableShard:
         table: Name of the whole table.
         server: Number of the server.
         num_servers: How many servers share the table; 1 also if there is none.
+        names: If the other parts are in other processes, whose graphs nobody sees here: the names
+            of all parts.
+        has_rows: Whether this part is one of them; False for a process that has none of the rows.
     """
 
     table: str
     server: int = 0
     num_servers: int = 1
+    names: tuple[str, ...] = ()
+    has_rows: bool = True
 
     def choose_files(self, files_of_servers: Sequence[str]) -> list[str]:
         """Returns the files that can hold ids of this server, of those that N servers wrote."""
         # id = a + k * N = b + l * M has a solution just if a and b agree modulo gcd(N, M).
         divisor = math.gcd(len(files_of_servers), self.num_servers)
         return list(files_of_servers[self.server % divisor :: divisor])
+
+    def list_all(self, name: str) -> dict["TableShard", str]:
+        """Returns the names of all parts that are known by this one, which is called `name`."""
+        if not self.names:
+            return {self: name}
+        return {
+            TableShard(self.table, server, self.num_servers): other
+            for server, other in enumerate(self.names)
+        }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,7 +48,8 @@ def write_lists(asset_dir: str, tables: Iterable[Entry]) -> None:
     forms: dict[str, dict[str, dict[str, Form]]] = {}
     for entry in tables:
         name = entry.config.snapshot_format.shard_list
-        lists.setdefault(name, {})[entry.shard] = entry.file
+        for shard, part in entry.shard.list_all(entry.name).items():
+            lists.setdefault(name, {})[shard] = file_names.get_file_name(part)
         # Of each server the same.
         forms.setdefault(name, {})[entry.shard.table] = row_forms.get_forms(entry)
     for name, file_of_shard in lists.items():

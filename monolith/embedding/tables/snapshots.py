@@ -48,15 +48,23 @@ class TableSaverListener(tf.compat.v1.train.CheckpointSaverListener):  # type: i
             beside the checkpoint, in text format of `CkptInfo`; tables that several features may
             share are not counted.
         tables: Only these; by default all.
+        write_lists: Whether to write which files there are; of several processes that save parts
+            of the same tables, one does.
     """
 
     def __init__(
-        self, basename: str, write_ckpt_info: bool = True, tables: Sequence[Entry] | None = None
+        self,
+        basename: str,
+        write_ckpt_info: bool = True,
+        tables: Sequence[Entry] | None = None,
+        write_lists: bool = True,
     ) -> None:
         super().__init__()
         self._helper = SaveHelper(basename)
         self._info_prefix = os.path.join(os.path.dirname(basename), "ckpt.info-")
-        self._tables = list(registry.get_tables() if tables is None else tables)
+        self._listed = list(registry.get_tables() if tables is None else tables)
+        self._write_lists = write_lists
+        self._tables = [entry for entry in self._listed if entry.shard.has_rows]
         self._paths = [tf.compat.v1.placeholder(tf.string, []) for _ in self._tables]
         self._save_ops = []
         self._feature_stats = []
@@ -69,7 +77,7 @@ class TableSaverListener(tf.compat.v1.train.CheckpointSaverListener):  # type: i
 
     def before_save(self, sess: tf.compat.v1.Session, global_step_value: int) -> None:
         """Writes the tables; called by the saver hook."""
-        if not self._tables:
+        if not self._listed:
             return
         prefix = self._helper.get_ckpt_prefix(global_step_value)
         asset_dir = self._helper.get_ckpt_asset_dir(prefix)
@@ -80,7 +88,8 @@ class TableSaverListener(tf.compat.v1.train.CheckpointSaverListener):  # type: i
             (self._save_ops, self._feature_stats),
             dict(zip(self._paths, paths, strict=True)),
         )
-        shards.write_lists(asset_dir, self._tables)
+        if self._write_lists:
+            shards.write_lists(asset_dir, self._listed)
         logger.info("saved %d hash tables to %s", len(self._tables), asset_dir)
         if stats:
             self._write_counts(stats, f"{self._info_prefix}{global_step_value}")
@@ -132,6 +141,7 @@ class TableRestorerListener(AssetRestorerListener):
         self._restores = [
             _Restore(entry, changed_model is OnChange.KEEP_WHAT_FITS)
             for entry in (registry.get_tables() if tables is None else tables)
+            if entry.shard.has_rows
         ]
 
     def begin(self) -> None:

@@ -77,6 +77,9 @@ class RunConfig:
         log_step_count_steps: Steps between log lines.
         enable_dynamic_sharding: Whether workers take input files as they go, instead of each its
             part of them.
+        sync: Whether this process is a rank of a synchronous job, as `monolith run` starts them:
+            ranks share the tables and average their gradients in every step. One process alone is
+            the only rank.
     """
 
     is_local: bool = False
@@ -122,6 +125,7 @@ class RunConfig:
     save_summary_steps: int = 100
     log_step_count_steps: int = 100
     enable_dynamic_sharding: bool = False
+    sync: bool = False
 
     def to_json(self) -> str:
         """Returns all settings as a JSON object."""
@@ -163,7 +167,10 @@ class RunConfig:
                 setattr(config, name, getattr(self, name))
         if config.discovery_type == ServiceDiscoveryType.CONSUL:
             config.discovery_type = ServiceDiscoveryType.ZK
-        if not config.enable_gpu_training:
+        if self.sync:
+            config.enable_sync_training = True
+            config.reorder_fids_in_data_pipeline = True
+        elif not config.enable_gpu_training:
             config.embedding_prefetch_capacity = max(1, config.embedding_prefetch_capacity)
             config.enable_embedding_postpush = True
         if self.enable_parameter_sync:

@@ -7,11 +7,11 @@ fields and fails for one that is neither read nor listed.
 
 Example:
     >>> check_settings(CpuTrainingConfig(num_ps=2))
-    >>> check_settings(CpuTrainingConfig(enable_sync_training=True))
+    >>> check_settings(CpuTrainingConfig(enable_gpu_training=True))
     Traceback (most recent call last):
         ...
-    monolith.errors.ConfigError: `enable_sync_training` is True, which asks for synchronous \
-training; this version of Monolith does not do that, leave it at False.
+    monolith.errors.ConfigError: `enable_gpu_training` is True, which asks for training on GPUs; \
+this version of Monolith does not do that, leave it at False.
 """
 
 import dataclasses
@@ -26,7 +26,6 @@ _KAFKA = "input from Kafka"
 _DATED_INPUT = "input that is found by its date"
 _RECORDS = "reading files of records by their kind and framing"
 _SERVING = "sending updates to a serving side"
-_SYNC = "synchronous training"
 _GPU = "training on GPUs"
 _FOUNTAIN = "input from the Fountain service"
 _DATA_SERVICE = "input from the tf.data service"
@@ -40,15 +39,10 @@ REFUSED = {
     "use_estimator": "choosing how a registered task is run",
     "monolith_grpc_worker_service_handler_multiplier": "a TensorFlow with more gRPC handlers",
     # sync
-    "enable_sync_training": _SYNC,
     "enable_partial_sync_training": "synchronous training of the dense part",
     "enable_gpu_training": _GPU,
     "processes_per_gpu": _GPU,
-    "merge_sync_training_ckpt": _SYNC,
-    "enable_async_optimize": _SYNC,
-    "enable_pipelined_fwda2a": _SYNC,
-    "enable_pipelined_bwda2a": _SYNC,
-    "reorder_fids_in_data_pipeline": "making ids unique in the input pipeline",
+    "merge_sync_training_ckpt": "a model directory for each rank",
     # metrics
     "profile_with_nvprof_from_to": "a profile of GPU kernels",
     "deep_insight_sample_ratio": "sending samples of predictions for analysis",
@@ -85,6 +79,14 @@ REFUSED = {
     "max_task_num_per_worker": "workers that read several files at a time",
 }
 
+# What only ranks do that share the tables.
+_ONLY_IN_SYNC = (
+    "enable_async_optimize",
+    "enable_pipelined_fwda2a",
+    "enable_pipelined_bwda2a",
+    "reorder_fids_in_data_pipeline",
+)
+
 # A `RunConfig` has defaults of its own for these, and hands them on to the config of the job.
 _OTHER_DEFAULTS = {"max_retry_times": 6, "retry_wait_in_secs": 5}
 
@@ -105,6 +107,62 @@ def check_settings(config: CpuTrainingConfig) -> None:
             )
         if isinstance(value, str):
             directories.check_path(field.name, value)
+    if config.enable_full_sync_training:
+        if not config.reorder_fids_in_data_pipeline:
+            raise errors.ConfigError(
+                "`enable_sync_training` is True and `reorder_fids_in_data_pipeline` is False, but "
+                "ranks need ids in the order of the ranks that have their rows; set it to True, as "
+                "`init_sync_train_and_update_conf` does."
+            )
+        if config.enable_realtime_training:
+            raise errors.ConfigError(
+                "`enable_sync_training` and `enable_realtime_training` are both True, but ranks of "
+                "a synchronous job send no rows to a serving side; leave one of them at False."
+            )
+        return
+    for name in _ONLY_IN_SYNC:
+        if getattr(config, name):
+            raise errors.ConfigError(
+                f"`{name}` is True, which is for ranks that share the tables; set "
+                "`enable_sync_training` as well, or leave it at False."
+            )
+
+
+def check_ranks(config: CpuTrainingConfig) -> None:
+    """Refuses a config that ranks of a synchronous job cannot follow.
+
+    Raises:
+        ConfigError: It is not that of a synchronous job, or has servers, or asks for input files
+            that workers take as they go.
+    """
+    if not config.enable_full_sync_training:
+        raise errors.ConfigError(
+            "`enable_sync_training` is False, but this is how ranks of a synchronous job train; "
+            "set it, or call `distributed_train`."
+        )
+    if config.num_ps > 0:
+        raise errors.ConfigError(
+            f"`num_ps` is {config.num_ps}, but in a synchronous job the ranks have the tables; "
+            "leave it at 0."
+        )
+    if getattr(config, "enable_dynamic_sharding", False):
+        raise errors.ConfigError(
+            "`enable_dynamic_sharding` is True, but ranks of a synchronous job read as many "
+            "batches as the others, each its part of the files; leave it at False."
+        )
+
+
+def refuse_ranks(config: CpuTrainingConfig) -> None:
+    """Refuses a config of a synchronous job where there are no ranks.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    if config.enable_full_sync_training:
+        raise errors.ConfigError(
+            "`enable_sync_training` is True, but this is not how ranks of a synchronous job train; "
+            "call `distributed_sync_train` in each, or leave it at False."
+        )
 
 
 def check_local(config: CpuTrainingConfig) -> None:
@@ -113,6 +171,7 @@ def check_local(config: CpuTrainingConfig) -> None:
     Raises:
         ConfigError: It has more workers than one, or spare servers, or a port for metrics.
     """
+    refuse_ranks(config)
     if config.num_workers > 1:
         raise errors.ConfigError(
             f"`num_workers` is {config.num_workers}, but a local job is one process, its only "

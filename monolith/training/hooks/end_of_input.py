@@ -25,6 +25,9 @@ from monolith import errors
 from monolith.graph import collectives
 from monolith.graph.mode_keys import ModeKeys
 from monolith.model.task import NativeContext, NativeTask
+from monolith.training.hooks.rank_flags import RankFlags
+
+_IDLE_KEY = "__EofAwareTask_idle"
 
 # What ops of collectives are called, of the libraries that there are.
 _COLLECTIVE_OPS = ("Collective", "Horovod", "Byteps", "BytePS")
@@ -80,7 +83,6 @@ class EofAwareTask(NativeTask):
 
     EOF_KEY = "__EofAwareTask_eof"
     INPUT_FN_WRAPPER_KEY = "wrapped"
-    _IDLE_KEY = "__EofAwareTask_idle"
 
     def __init__(self, task: NativeTask, use_dataservice: bool = False) -> None:
         super().__init__(task.p)
@@ -117,17 +119,17 @@ class EofAwareTask(NativeTask):
 
     def create_model_fn(self) -> Callable[..., Any]:
         model_fn = self._task.create_model_fn()
+        if getattr(self._task, "handles_end_of_input", False):
+            return model_fn
 
         @functools.wraps(model_fn)
         def wrapped(features: Any, *args: Any, **kwargs: Any) -> Any:
-            features, is_last, is_idle = self._split_flags(features)
+            features, is_last, is_idle = split_flags(features)
             if is_last is None:
                 return model_fn(features, *args, **kwargs)
-            tf.compat.v1.add_to_collection(self.EOF_KEY, is_last)
-            if collectives.size() > 1:
-                tf.compat.v1.add_to_collection(collectives.IDLE, is_idle)
+            flags = announce(is_last, is_idle)
             spec = model_fn(features, *args, **kwargs)
-            hook = EofHook(is_last, [spec.train_op, spec.loss])
+            hook = EofHook(is_last, [spec.train_op, spec.loss], flags)
             return spec._replace(training_hooks=(hook, *(spec.training_hooks or ())))
 
         return wrapped
@@ -140,18 +142,32 @@ class EofAwareTask(NativeTask):
 
     def _add_flags(self, features: Any, is_last: tf.Tensor, is_idle: tf.Tensor) -> dict[str, Any]:
         if isinstance(features, dict):
-            return {**features, self.EOF_KEY: is_last, self._IDLE_KEY: is_idle}
-        return {"1": features, "2": is_last, self._IDLE_KEY: is_idle}
+            return {**features, self.EOF_KEY: is_last, _IDLE_KEY: is_idle}
+        return {"1": features, "2": is_last, _IDLE_KEY: is_idle}
 
-    def _split_flags(self, features: Any) -> tuple[Any, Any, Any]:
-        if not isinstance(features, dict) or self._IDLE_KEY not in features:
-            return features, None, None
-        rest = dict(features)
-        is_idle = rest.pop(self._IDLE_KEY)
-        if self.EOF_KEY in rest:
-            is_last = rest.pop(self.EOF_KEY)
-            return rest, is_last, is_idle
-        return rest["1"], rest["2"], is_idle
+
+def split_flags(features: Any) -> tuple[Any, Any, Any]:
+    """Returns features as they were, whether they are the last, and whether a repetition.
+
+    None for both flags, if nobody has added them.
+    """
+    if not isinstance(features, dict) or _IDLE_KEY not in features:
+        return features, None, None
+    rest = dict(features)
+    is_idle = rest.pop(_IDLE_KEY)
+    if EofAwareTask.EOF_KEY in rest:
+        is_last = rest.pop(EofAwareTask.EOF_KEY)
+        return rest, is_last, is_idle
+    return rest["1"], rest["2"], is_idle
+
+
+def announce(is_last: tf.Tensor, is_idle: tf.Tensor) -> RankFlags:
+    """Lets the graph know whether its batch is the last one, and makes ranks tell each other."""
+    tf.compat.v1.add_to_collection(EofAwareTask.EOF_KEY, is_last)
+    flags = RankFlags(is_last, is_idle)
+    if collectives.size() > 1:
+        tf.compat.v1.add_to_collection(collectives.IDLE, is_idle)
+    return flags
 
 
 class EofHook(tf.compat.v1.train.SessionRunHook):
@@ -160,37 +176,38 @@ class EofHook(tf.compat.v1.train.SessionRunHook):
     Args:
         is_last: Whether the batch of the step is the last of this rank.
         step: What a step runs, to see whether there are collectives in it.
+        flags: What ranks tell each other in a step.
     """
 
-    def __init__(self, is_last: tf.Tensor, step: list[Any]) -> None:
+    def __init__(self, is_last: tf.Tensor, step: list[Any], flags: RankFlags) -> None:
         self._is_last = is_last
         self._step = step
-        self._fed: tf.Tensor | None = None
-        self._all: tf.Tensor | None = None
+        self._flags = flags
         self._must_accompany = False
 
     def begin(self) -> None:
         self._must_accompany = has_collectives(self._step)
-        # Fed by a rank that is done, and does not read any more.
-        self._fed = tf.compat.v1.placeholder_with_default(tf.reshape(self._is_last, [1]), [1])
-        self._all = collectives.allgather(tf.cast(self._fed, tf.int32), name="eof_of_all_ranks")
 
     def before_run(
         self, run_context: tf.compat.v1.train.SessionRunContext
     ) -> tf.compat.v1.train.SessionRunArgs:
-        return tf.compat.v1.train.SessionRunArgs([self._is_last, self._all])
+        return tf.compat.v1.train.SessionRunArgs([self._is_last, self._flags.totals])
 
     def after_run(
         self,
         run_context: tf.compat.v1.train.SessionRunContext,
         run_values: tf.compat.v1.train.SessionRunValues,
     ) -> None:
-        is_last, ended = run_values.results
+        is_last, totals = run_values.results
         if is_last and not self._must_accompany:
-            while not ended.all():
-                ended = run_context.session.run(self._all, {self._fed: [True]})
-        if ended.all():
+            feeds = {self._flags.fed_last: [True], self._flags.fed_idle: [True]}
+            while not self._have_all_ended(totals):
+                totals = run_context.session.run(self._flags.totals, feeds)
+        if self._have_all_ended(totals):
             run_context.request_stop()
+
+    def _have_all_ended(self, totals: Any) -> bool:
+        return self._flags.read(totals).num_ended == collectives.size()
 
 
 def has_collectives(fetches: list[Any]) -> bool:

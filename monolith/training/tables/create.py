@@ -16,12 +16,13 @@ from monolith.embedding import entry, filters
 from monolith.embedding.sharding import factory
 from monolith.embedding.tables import registry
 from monolith.embedding.tables.inputs import TensorLike, to_floats, to_ids
-from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
+from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable, MergedMultiTypeHashTable
 from monolith.graph import export_mode
 from monolith.proto import embedding_hash_table_pb2 as proto
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.tables import layouts
 from monolith.training.tables.collect import Collected
+from monolith.training.tables.ranked import RankedInput, RankedTable
 
 Configs = Mapping[str, entry.HashTableConfigInstance]
 
@@ -93,6 +94,8 @@ def create_hash_table(
         sync_clients: Who is told which rows change, for each server; None: nobody.
     """
     configs = _with_table_settings(configs, collected.slot_to_expire_time, config)
+    if config.enable_full_sync_training and not export_mode.is_exporting():
+        return _create_ranked_table(config, configs, collected, hash_filters[0])
     # In parts, a model that was trained without servers has its rows in one of them.
     num_ps = max(1, config.num_ps) if export_mode.is_exporting_distributed() else config.num_ps
     options: dict[str, Any] = {
@@ -129,6 +132,60 @@ def create_hash_table(
     if all(name == feature for feature, name in feature_to_table.items()):
         return table
     return SharedSlotTable(table, feature_to_table)
+
+
+def create_ranked_input(
+    config: CpuTrainingConfig, configs: Configs, collected: Collected
+) -> RankedInput:
+    """Makes what orders ids by rank in the input pipeline.
+
+    Args:
+        config: Number of ranks, and the kind of table.
+        configs: What the table of each feature is made of.
+        collected: Which features share a table.
+    """
+    configs = _with_table_settings(configs, collected.slot_to_expire_time, config)
+    feature_to_table = _name_ranked_tables(config, configs, collected)
+    dims = {
+        table: sum(segment.dim_size for segment in configs[name].table_config.entry_config.segments)
+        for name, table in feature_to_table.items()
+    }
+    return RankedInput(feature_to_table, dims, config.num_workers)
+
+
+def _create_ranked_table(
+    config: CpuTrainingConfig,
+    configs: Configs,
+    collected: Collected,
+    hash_filter: tf.Tensor | None,
+) -> RankedTable:
+    """Makes this rank's part of all tables."""
+    queues = {
+        "embedding_prefetch_capacity": config.embedding_prefetch_capacity,
+        "enable_async_optimize": int(config.enable_async_optimize),
+        "enable_pipelined_fwda2a": int(config.enable_pipelined_fwda2a),
+        "enable_pipelined_bwda2a": int(config.enable_pipelined_bwda2a),
+    }
+    feature_to_table = _name_ranked_tables(config, configs, collected)
+    if config.use_native_multi_hash_table:
+        table_to_config = {feature_to_table[name]: configs[name] for name in configs}
+        table = factory.create_in_worker_native_multi_hash_table(
+            config.num_workers, table_to_config, hash_filter, queue_configs=queues
+        )
+    else:
+        table = factory.create_in_worker_multi_type_hash_table(
+            config.num_workers, configs, hash_filter, queue_configs=queues
+        ).merged_table
+    _create_tables_with_session()
+    return RankedTable(table, feature_to_table)
+
+
+def _name_ranked_tables(
+    config: CpuTrainingConfig, configs: Configs, collected: Collected
+) -> dict[str, str]:
+    if config.use_native_multi_hash_table:
+        return _name_tables(collected.feature_to_table, collected.named_after_slot)
+    return MergedMultiTypeHashTable(configs, _make_no_table).slot_mapping
 
 
 class SharedSlotTable(BaseMultiTypeHashTable):
@@ -276,6 +333,11 @@ def _name_tables(
                 "several features share, so their tables would have one name; rename the slot."
             )
     return names
+
+
+def _make_no_table(configs: Configs) -> Any:
+    """For who only asks which tables there would be."""
+    del configs
 
 
 def _create_tables_with_session() -> None:

@@ -30,6 +30,8 @@ from monolith.training.hooks.checkpoint_barrier import (
 )
 from monolith.training.hooks.current_session import SetCurrentSessionHook
 from monolith.training.hooks.profiler import Tf2ProfilerHook
+from monolith.training.hooks.rank_flags import AgreementHook, RankFlags, StopTogetherHook
+from monolith.training.hooks.rank_saves import MeetBeforeRestoreHook
 from monolith.training.hooks.step_gate import StepGate
 from monolith.training.hooks.throughput import ThroughputMetricHook
 from monolith.training.hooks.tide import CustomGlobalStepWaiterHook
@@ -74,6 +76,8 @@ class TrainingHooks:
         step_gate: Keeps steps and saves apart, and has pushed what a checkpoint must hold.
         others: What this process knows of the other members, if there are some.
         sync_clients: Who is told which rows change; None if nothing is sent to a serving side.
+        rank_flags: If the ranks of a job share the tables, and there are several: what they tell
+            each other in a step.
     """
 
     def __init__(
@@ -88,9 +92,11 @@ class TrainingHooks:
         step_gate: StepGate,
         others: sync.Others | None = None,
         sync_clients: Sequence[tf.Tensor] | None = None,
+        rank_flags: RankFlags | None = None,
     ) -> None:
         self._others = others
         self._sync_clients = sync_clients
+        self._rank_flags = rank_flags
         self._training = training
         self._step_gate = step_gate
         self._config = config
@@ -126,7 +132,8 @@ class TrainingHooks:
                 basename,
                 self._hash_filters,
                 self._enable_hash_filter,
-                enable_save_restore=config.filter_type != filters.FilterType.PROBABILISTIC_FILTER,
+                enable_save_restore=not config.enable_full_sync_training
+                and config.filter_type != filters.FilterType.PROBABILISTIC_FILTER,
             ),
             dense_reload.CustomRestoreListener(
                 config.reload_alias_map,
@@ -142,6 +149,8 @@ class TrainingHooks:
         """Returns the hooks of every worker, and those of the chief."""
         config = self._config
         self._go_back()
+        if config.enable_full_sync_training:
+            return self._create_for_ranks()
         splits = self._training.splits
         if splits is not None:
             # What is read and what not, the splits say.
@@ -195,6 +204,33 @@ class TrainingHooks:
         ]
         return HookLists(tuple(hooks), tuple(last), tuple(chief_hooks))
 
+    def _create_for_ranks(self) -> HookLists:
+        """Returns the hooks of a rank; all that train and save stand at the same step."""
+        checkpoint_helper = WorkerCkptHelper(self._model_dir, self._config.index, with_model=True)
+        agreement = None
+        first: list[tf.compat.v1.train.SessionRunHook] = [SetCurrentSessionHook()]
+        if self._rank_flags is not None:
+            save.check_rank_saves(self._task.p)
+            stop_hook = StopTogetherHook()
+            agreement = AgreementHook(self._rank_flags, stop_hook)
+            self._training.agreement = agreement
+            first.append(stop_hook)
+        context = self._make_save_context(None, checkpoint_helper, agreement)
+        is_training = self._task.p.mode == mode_keys.ModeKeys.TRAIN
+        # Each rank has a session of its own, of which it is the chief.
+        chief_hooks = [
+            *self._step_gate.hooks,
+            self.create_restore_hook(is_training=is_training),
+            *([] if agreement is None else [agreement]),
+        ]
+        if self._is_chief:
+            chief_hooks += [*save.create_save_hooks(context), *self._create_metric_hooks()]
+        else:
+            chief_hooks.append(save.create_follower_hook(context))
+        if is_training:
+            first.append(checkpoint_helper.create_restorer_hook())
+        return HookLists(tuple(first), (MeetBeforeRestoreHook(),), tuple(chief_hooks))
+
     def _go_back(self) -> None:
         """Has the chief start from `restore_ckpt`, before anybody asks for the last checkpoint."""
         config = self._config
@@ -229,7 +265,10 @@ class TrainingHooks:
         ]
 
     def _make_save_context(
-        self, barrier_op: BarrierOp, checkpoint_helper: WorkerCkptHelper
+        self,
+        barrier_op: BarrierOp | None,
+        checkpoint_helper: WorkerCkptHelper,
+        agreement: AgreementHook | None = None,
     ) -> SaveContext:
         return SaveContext(
             training=self._training,
@@ -243,6 +282,7 @@ class TrainingHooks:
             enable_hash_filter=self._enable_hash_filter,
             ps_monitor=self._ps_monitor,
             others=self._others,
+            agreement=agreement,
         )
 
     def _create_serving_sync_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:

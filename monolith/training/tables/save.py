@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from monolith import errors
 from monolith.checkpoint import deltas, fallback, manifest, unfinished, unlisted
 from monolith.checkpoint import state as checkpoint_state
 from monolith.checkpoint.changed_model import OnChange
@@ -30,6 +31,8 @@ from monolith.training.controller.barrier import BarrierOp
 from monolith.training.controller.server import ServerHook
 from monolith.training.hooks.checkpoint_barrier import BarrierSaverListener, WorkerCkptHelper
 from monolith.training.hooks.checkpoint_info import FidSlotCountSaverListener
+from monolith.training.hooks.rank_flags import AgreedTimer, AgreementHook
+from monolith.training.hooks.rank_saves import RankFollowerHook, RankLeader
 from monolith.training.hooks.step_gate import StepGate
 from monolith.training.hooks.sync import Others
 from monolith.training.tables import export
@@ -57,26 +60,28 @@ class SaveContext:
         config: The job.
         params: The task.
         model_dir: Where checkpoints go.
-        barrier_op: Holds the workers during a save.
+        barrier_op: Holds the workers during a save; None for ranks, which hold each other.
         checkpoint_helper: Knows how far the input was read.
         step_gate: Keeps steps and saves apart.
         hash_filters: The admission filter of each server.
         enable_hash_filter: Whether the filters count anything.
         ps_monitor: Knows servers that have lost their memory; None if all are restored together.
         others: What the chief knows of the other members, if there are some.
+        agreement: If there are several ranks: says when all of them save.
     """
 
     training: "CpuTraining"
     config: CpuTrainingConfig
     params: Params
     model_dir: str
-    barrier_op: BarrierOp
+    barrier_op: BarrierOp | None
     checkpoint_helper: WorkerCkptHelper
     step_gate: StepGate
     hash_filters: Sequence[tf.Tensor]
     enable_hash_filter: bool
     ps_monitor: PsMonitor | None
     others: Others | None
+    agreement: AgreementHook | None = None
 
 
 def create_save_hooks(context: SaveContext) -> list[tf.compat.v1.train.SessionRunHook]:
@@ -90,7 +95,9 @@ def create_save_hooks(context: SaveContext) -> list[tf.compat.v1.train.SessionRu
     prepare_model_dir(context.model_dir, context.params)
     saver_hook = _create_full_saver_hook(context)
     hooks: list[tf.compat.v1.train.SessionRunHook] = [saver_hook]
-    if files.can_hold_token(context.model_dir):
+    if context.barrier_op is None:
+        logger.debug("ranks of a synchronous job are not steered by a controller")
+    elif files.can_hold_token(context.model_dir):
         hooks.append(
             ServerHook(
                 context.model_dir,
@@ -105,18 +112,57 @@ def create_save_hooks(context: SaveContext) -> list[tf.compat.v1.train.SessionRu
             "directory; a run in a local model directory can be steered",
             context.model_dir,
         )
-    dense_only = _get_interval(
-        context.config.dense_only_save_checkpoints_secs,
-        context.config.dense_only_save_checkpoints_steps,
-        context.params.train.dense_only_save_checkpoints_secs,
-        context.params.train.dense_only_save_checkpoints_steps,
-    )
+    dense_only = get_dense_only_interval(context.config, context.params)
     # Has the full saver save at the end, whatever the other one has saved by then. A flag of the
     # process, so a training without the other one has to take it back.
     NoFirstSaveCheckpointSaverHook._has_dense_only = dense_only != (None, None)
     if dense_only != (None, None):
         hooks.append(_create_dense_only_saver_hook(context, *dense_only))
     return hooks + _create_incremental_hooks(context, saver_hook)
+
+
+def create_follower_hook(context: SaveContext) -> RankFollowerHook:
+    """Makes the hook of a rank that is not rank 0, which writes its part of each checkpoint."""
+    assert context.agreement is not None
+    basename = os.path.join(context.model_dir, CHECKPOINT_BASENAME)
+    # The session restores with the saver that it finds here, and rank 0 saves.
+    saver = _create_saver(
+        context,
+        context.model_dir,
+        [],
+        defer_build=True,
+        changed_model=context.params.train.changed_model,
+        skip_save=True,
+    )
+    tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.SAVERS, saver)
+    listeners: list[tf.compat.v1.train.CheckpointSaverListener] = [
+        # Of this rank alone: each writes its own.
+        context.checkpoint_helper.create_saver_listener(basename, num_workers=0),
+        TableSaverListener(basename, write_ckpt_info=False, write_lists=False),
+    ]
+    if context.config.feature_eviction_on_save:
+        listeners.append(TableRestorerSaverListener(basename))
+    dense_only = get_dense_only_interval(context.config, context.params)
+    return RankFollowerHook(
+        context.agreement,
+        context.step_gate,
+        listeners,
+        always_saves_at_end=dense_only != (None, None),
+    )
+
+
+def check_rank_saves(params: Params) -> None:
+    """Refuses what several ranks cannot save.
+
+    Raises:
+        ConfigError: The task asks for deltas between full checkpoints.
+    """
+    for name in ("incremental_save_steps", "incremental_save_secs"):
+        if params.train[name] is not None:
+            raise errors.ConfigError(
+                f"`train.{name}` is {params.train[name]}, but ranks of a synchronous job save full "
+                "checkpoints only; leave it unset, and save more often."
+            )
 
 
 def prepare_model_dir(model_dir: str, params: Params) -> None:
@@ -179,13 +225,14 @@ def _create_full_saver_hook(context: SaveContext) -> NoFirstSaveCheckpointSaverH
     # The session restores with the saver that it finds here.
     tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.SAVERS, saver)
     secs, steps = get_save_interval(config, context.params)
-    return NoFirstSaveCheckpointSaverHook(
+    leader = None if context.agreement is None else RankLeader()
+    saver_hook = NoFirstSaveCheckpointSaverHook(
         context.model_dir,
         save_secs=secs,
         save_steps=steps,
         saver=saver,
         checkpoint_basename=CHECKPOINT_BASENAME,
-        listeners=_create_save_listeners(context),
+        listeners=_create_save_listeners(context, leader),
         save_graph_def=True,
         tide_start_hour=config.tide_start_hour,
         tide_start_minute=config.tide_start_minute,
@@ -198,9 +245,12 @@ def _create_full_saver_hook(context: SaveContext) -> NoFirstSaveCheckpointSaverH
         no_first_save=True,
         guard_saver_listeners=[
             context.step_gate.create_saver_listener(),
-            _create_barrier_listener(context),
+            *([leader.guard] if leader is not None else _create_barrier_listeners(context)),
         ],
     )
+    if context.agreement is not None:
+        saver_hook.replace_timer(AgreedTimer(saver_hook.timer, context.agreement))
+    return saver_hook
 
 
 def _create_dense_only_saver_hook(
@@ -212,9 +262,10 @@ def _create_dense_only_saver_hook(
     state = tf.train.get_checkpoint_state(directory)
     if state is not None:
         saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
-    guards = [context.step_gate.create_saver_listener()]
+    # What ranks push late, they push together, and only rank 0 is here.
+    guards = [] if context.agreement else [context.step_gate.create_saver_listener()]
     if config.dense_only_stop_training_when_save:
-        guards.append(_create_barrier_listener(context))
+        guards += _create_barrier_listeners(context)
     return NoFirstSaveCheckpointSaverHook(
         directory,
         save_secs=secs,
@@ -239,14 +290,16 @@ def _create_saver(
     fall_back: bool = False,
     rebuild_list: bool = False,
     changed_model: OnChange | None = None,
+    skip_save: bool = False,
 ) -> PartialRecoverySaver:
     return PartialRecoverySaver(
-        sharded=True,
+        # Ranks have all variables themselves, and rank 0 saves its own.
+        sharded=not context.config.enable_full_sync_training,
         max_to_keep=context.config.checkpoints_max_to_keep,
         keep_checkpoint_every_n_hours=_KEEP_CHECKPOINT_EVERY_N_HOURS,
         ps_monitor=context.ps_monitor,
         exempt_checkpoint_paths=list(exempt),
-        skip_save=False,
+        skip_save=skip_save,
         model_dir=directory,
         defer_build=defer_build,
         fall_back_to_older_checkpoint=fall_back,
@@ -256,21 +309,30 @@ def _create_saver(
 
 
 def _create_save_listeners(
-    context: SaveContext,
+    context: SaveContext, leader: RankLeader | None
 ) -> list[tf.compat.v1.train.CheckpointSaverListener]:
     config = context.config
     basename = os.path.join(context.model_dir, CHECKPOINT_BASENAME)
+    is_full_sync = config.enable_full_sync_training
     listeners: list[tf.compat.v1.train.CheckpointSaverListener] = [
-        context.checkpoint_helper.create_saver_listener(basename, config.num_workers),
+        *([] if leader is None else [leader.first]),
+        # Each rank writes the position of its own input.
+        context.checkpoint_helper.create_saver_listener(
+            basename, 0 if is_full_sync else config.num_workers
+        ),
         *(
             []
             if context.training.splits is None
             else [context.training.splits.create_saver_listener(basename)]
         ),
-        TableSaverListener(basename, write_ckpt_info=True),
+        TableSaverListener(basename, write_ckpt_info=leader is None),
         filters.HashFilterCheckpointSaverListener(
-            basename, context.hash_filters, context.enable_hash_filter, enable_save_restore=True
+            basename,
+            context.hash_filters,
+            context.enable_hash_filter,
+            enable_save_restore=not is_full_sync,
         ),
+        *([] if leader is None else [leader.last]),
         *_create_export_listeners(context, dense_only=False),
     ]
     if config.enable_model_ckpt_info:
@@ -294,15 +356,21 @@ def _create_export_listeners(
     )
 
 
-def _create_barrier_listener(context: SaveContext) -> tf.compat.v1.train.CheckpointSaverListener:
+def _create_barrier_listeners(
+    context: SaveContext,
+) -> list[tf.compat.v1.train.CheckpointSaverListener]:
+    if context.barrier_op is None:
+        return []
     others = context.others
-    return BarrierSaverListener(
-        context.barrier_op,
-        wait_seconds=_BARRIER_POLL_SEC,
-        max_pending_seconds=context.params.train.max_pending_seconds_for_barrier,
-        is_absent=None if others is None else others.is_absent,
-        sleep=None if others is None else others.sleep,
-    )
+    return [
+        BarrierSaverListener(
+            context.barrier_op,
+            wait_seconds=_BARRIER_POLL_SEC,
+            max_pending_seconds=context.params.train.max_pending_seconds_for_barrier,
+            is_absent=None if others is None else others.is_absent,
+            sleep=None if others is None else others.sleep,
+        )
+    ]
 
 
 def _read_exempt_checkpoints(model_dir: str) -> list[str]:
@@ -335,6 +403,18 @@ def get_save_interval(config: CpuTrainingConfig, params: Params) -> tuple[int | 
         params.train.save_checkpoints_steps,
     )
     return secs, _NEVER_STEPS if secs is None and steps is None else steps
+
+
+def get_dense_only_interval(
+    config: CpuTrainingConfig, params: Params
+) -> tuple[int | None, int | None]:
+    """Returns seconds and steps between two saves of variables alone, both None without them."""
+    return _get_interval(
+        config.dense_only_save_checkpoints_secs,
+        config.dense_only_save_checkpoints_steps,
+        params.train.dense_only_save_checkpoints_secs,
+        params.train.dense_only_save_checkpoints_steps,
+    )
 
 
 def _get_interval(

@@ -1,4 +1,4 @@
-"""Trains a task whose embeddings live in tables, in this process or on parameter servers.
+"""Trains a task whose embeddings live in tables: in this process, on servers, or among ranks.
 
 `CpuTraining` wraps the two functions of a task. Its model function looks up the rows of all
 features before the task's model is built, hands the task a factory that knows them, and surrounds
@@ -24,9 +24,10 @@ from monolith.data import division, seekable
 from monolith.data import flags as _data_flags  # noqa: F401 - defines the flags set below
 from monolith.data import splits as data_splits
 from monolith.embedding.features.slices import create_embedding_slices
+from monolith.embedding.sharding import ranks
 from monolith.embedding.sharding.partitioned import PartitionedHashTable
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
-from monolith.graph import export_mode, mpi, task_context
+from monolith.graph import collectives, export_mode, mpi, task_context
 from monolith.graph.mode_keys import ModeKeys
 from monolith.model.batch import InputFeatures
 from monolith.model.task import NativeTask
@@ -35,8 +36,9 @@ from monolith.tensor import look_ahead, messages, prefetch
 from monolith.training.config import supported
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.graph.estimator import GraphRunConfig, GraphSpec
-from monolith.training.hooks import serving_sync
+from monolith.training.hooks import end_of_input, serving_sync
 from monolith.training.hooks.input_splits import InputSplits
+from monolith.training.hooks.rank_flags import AgreementHook, RankFlags
 from monolith.training.hooks.step_counts import collect_batch_size
 from monolith.training.hooks.step_gate import StepGate
 from monolith.training.hooks.sync import Others
@@ -52,13 +54,16 @@ from monolith.training.tables.collect import FeatureConfigs
 from monolith.training.tables.hooks import TrainingHooks
 from monolith.training.tables.push import (
     _CpuFeatureFactory,
+    _FusedCpuFeatureFactory,
     _lookup_embedding_ids,
     get_req_time,
 )
+from monolith.training.tables.ranked import RankedInput, RankedTable
 
 FLAGS = flags.FLAGS
 
 _MAX_SHARD_BYTES = 1 << 17
+_IS_LAST = "is_last"
 _DEQUEUED_SPARSE_FEATURES = "dequeued_sparse_features"
 _DEQUEUED_FEATURES = "dequeued_features"
 
@@ -122,10 +127,15 @@ class CpuTraining:
         self.input_seed = 0
         #: If workers take files as they go: what takes them.
         self.splits: InputSplits | None = None
+        #: Of several ranks, once their graph is built: what they have agreed upon.
+        self.agreement: AgreementHook | None = None
         self._config = copy.deepcopy(config)
         self._serving_config = _make_serving_config_from_training_config(self._config)
         with task_context.with_ctx(make_native_task_context(self._config, sync_backend)):
             self._collected = collect.collect_features(task)
+        if config.enable_full_sync_training:
+            for instance in self._collected.feature_configs.name_to_config.values():
+                instance.table_config.entry_type = instance.table_config.RAW
         self._slot_to_occurrence_threshold = self._collected.slot_to_occurrence_threshold
         self._slot_to_expire_time = self._collected.slot_to_expire_time
         self._serving_feature_configs = collect._make_serving_feature_configs_from_training_configs(
@@ -149,6 +159,25 @@ class CpuTraining:
         """The model and its input."""
         return self._task
 
+    @property
+    def p(self) -> Any:
+        """The settings of the task."""
+        return self._task.p
+
+    @property
+    def ctx(self) -> Any:
+        """The context of the task."""
+        return self._task.ctx
+
+    @property
+    def handles_end_of_input(self) -> bool:
+        """Whether the model function knows what an `EofAwareTask` says of a batch."""
+        return self._config.enable_full_sync_training and bool(self._collected.feature_to_table)
+
+    def create_serving_input_receiver_fn(self) -> Callable[[], Any] | None:
+        """Returns that of the task."""
+        return self._task.create_serving_input_receiver_fn()
+
     def create_input_fn(self, mode: str) -> Callable[[], Any]:
         """Returns the task's input function: the part of this worker, with a buffer behind it."""
 
@@ -163,9 +192,25 @@ class CpuTraining:
                 result = self._divide(make_input)
             if not isinstance(result, tf.data.Dataset):
                 return result
+            if self._is_ranked(mode):
+                result = result.map(self._make_ranked_input().reorder)
             return result if seekable.reads_stream() else result.prefetch(tf.data.AUTOTUNE)
 
         return input_fn
+
+    def _is_ranked(self, mode: str) -> bool:
+        """Returns whether tables are shared by ranks; who does not train has all rows itself."""
+        return (
+            self.config.enable_full_sync_training
+            and self.config.reorder_fids_in_data_pipeline
+            and mode == ModeKeys.TRAIN
+            and bool(self._collected.feature_to_table)
+        )
+
+    def _make_ranked_input(self) -> RankedInput:
+        return create.create_ranked_input(
+            self._config, self.feature_configs.name_to_config, self._collected
+        )
 
     def _divide(self, make_input: Callable[[], Any]) -> Any:
         """Calls what builds the input, and leaves this worker's part of it."""
@@ -185,7 +230,16 @@ class CpuTraining:
             self._task.ctx.layout_factory = None
             self._task.ctx.async_function_mgr = prefetch.AsyncFunctionMgr(is_async=False)
             export.warn_without_embeddings(self._task)
-            return self._task.create_model_fn()
+            inner = self._task.create_model_fn()
+            if not self._config.enable_full_sync_training:
+                return inner
+
+            def averaged_model_fn(features: Any, mode: str, config: GraphRunConfig) -> GraphSpec:
+                collectives.average_gradients()
+                spec: GraphSpec = inner(features, mode, config)
+                return spec
+
+            return averaged_model_fn
 
         def model_fn(features: Any, mode: str, config: GraphRunConfig) -> GraphSpec:
             with self._task_context():
@@ -194,23 +248,33 @@ class CpuTraining:
         return model_fn
 
     def _build_model(self, features: Any, mode: str, run_config: GraphRunConfig) -> GraphSpec:
+        config = self.config
+        if config.enable_full_sync_training and mode != ModeKeys.TRAIN:
+            config = _make_local_config(config)
+        features, is_last, is_idle = end_of_input.split_flags(features)
         table_configs = self.feature_configs.name_to_config
         hash_filters = create.create_hash_filters(
-            self.config, self._slot_to_occurrence_threshold, table_configs
+            config, self._slot_to_occurrence_threshold, table_configs
         )
         sync_clients = None
         if mode == ModeKeys.TRAIN and serving_sync.is_synced(self.config):
             sync_clients = create_parameter_sync_clients(self.config.num_ps)
         hash_table = create.create_hash_table(
-            self.config,
+            config,
             table_configs,
             self._collected,
             hash_filters,
             transfer_float16=self._task.p.train.transfer_float16,
             sync_clients=sync_clients,
         )
-        async_functions = prefetch.AsyncFunctionMgr(is_async=self.config.enable_variable_postpush)
-        model_features = self._provide_embeddings(features, mode, hash_table, async_functions)
+        async_functions = prefetch.AsyncFunctionMgr(is_async=config.enable_variable_postpush)
+        flags: RankFlags | None = None
+        if isinstance(hash_table, RankedTable):
+            model_features, is_last, flags = self._provide_ranked_embeddings(
+                features, hash_table, async_functions, (is_last, is_idle)
+            )
+        else:
+            model_features = self._provide_embeddings(features, mode, hash_table, async_functions)
         with self._variable_scope():
             spec = self._task.create_model_fn()(
                 features=model_features, mode=mode, config=run_config
@@ -218,17 +282,21 @@ class CpuTraining:
         if export_mode.is_exporting():
             return spec
         _wait_for_variables_only()
+        pushes = [*async_functions.hooks]
+        if isinstance(hash_table, RankedTable):
+            pushes += hash_table.push_hooks
         hooks = TrainingHooks(
-            self.config,
+            config,
             self._task,
             run_config.model_dir or "",
-            is_chief(self.config),
+            is_chief(config),
             hash_filters,
             create.uses_hash_filter(self._slot_to_occurrence_threshold, table_configs),
             self,
-            StepGate(async_functions.hooks),
+            StepGate(pushes),
             self._others,
             sync_clients,
+            flags,
         )
         if mode != ModeKeys.TRAIN:
             # As when training: variables and tables come from the same deltas, if there are some.
@@ -245,19 +313,66 @@ class CpuTraining:
         if self.config.num_ps > 0 and spec.train_op is not None:
             messages.read_together(spec.train_op)
         own = hooks.create_for_training()
-        if self.config.partial_recovery and self.config.num_ps > 0:
+        if config.partial_recovery and config.num_ps > 0:
             spec = spec._replace(scaffold=partial_init.create_scaffold(spec.scaffold))
+        if flags is not None and is_last is not None:
+            end_hook = end_of_input.EofHook(is_last, [spec.train_op, spec.loss], flags)
+            spec = spec._replace(training_hooks=(end_hook, *spec.training_hooks))
+        # Ranks push late before they save, and all save.
+        has_pushes = config.enable_full_sync_training or is_chief(config)
         return spec._replace(
             training_hooks=(
                 *own.first,
                 *hash_table.get_queue_hooks(),
                 *self._create_variable_hooks(),
-                *([] if is_chief(self.config) else async_functions.hooks),
+                *([] if has_pushes else async_functions.hooks),
                 *spec.training_hooks,
                 *own.last,
             ),
-            training_chief_hooks=(*own.chief, *spec.training_chief_hooks),
+            training_chief_hooks=(
+                *own.chief,
+                *(spec.training_chief_hooks if is_chief(config) else ()),
+            ),
         )
+
+    def _provide_ranked_embeddings(
+        self,
+        features: Any,
+        hash_table: RankedTable,
+        async_functions: prefetch.AsyncFunctionMgr,
+        end: tuple[tf.Tensor | None, tf.Tensor | None],
+    ) -> tuple[InputFeatures, tf.Tensor | None, RankFlags | None]:
+        """Does what `_provide_embeddings` does, with tables that ranks share.
+
+        Returns:
+            What the model sees; whether it is the last batch of this rank; and what the ranks tell
+            each other of it, if there are several.
+        """
+        bundle, pack = RankedInput.split(features)
+        if end[0] is not None:
+            bundle |= {_IS_LAST: end[0], ranks.IS_IDLE: end[1]}
+        embeddings, bundle = hash_table.lookup(bundle, pack)
+        is_last, is_idle = bundle.get(_IS_LAST), bundle.get(ranks.IS_IDLE)
+        flags: RankFlags | None = None
+        if is_last is not None:
+            flags = end_of_input.announce(is_last, is_idle)
+        elif collectives.size() > 1:
+            flags = RankFlags()
+        collectives.average_gradients()
+        ids, others = RankedInput.get_features(bundle)
+        _collect_dequeued(ids, others)
+        _, name_to_dims, name_to_combiner = self.feature_configs
+        self._task.ctx.layout_factory = None
+        self._task.ctx.async_function_mgr = async_functions
+        self._task.ctx.feature_factory = _FusedCpuFeatureFactory(
+            hash_table,
+            embeddings,
+            create_embedding_slices(embeddings, ids, name_to_combiner, name_to_dims),
+            get_req_time(others),
+            bundle,
+            use_native_multi_hash_table=True,
+        )
+        return InputFeatures({**others, **embeddings}), is_last, flags
 
     def _provide_embeddings(
         self,
@@ -353,11 +468,20 @@ def _fill_in(config: CpuTrainingConfig, task: NativeTask) -> None:
     FLAGS.dataset_num_workers = config.num_workers
 
 
+def _make_local_config(config: CpuTrainingConfig) -> CpuTrainingConfig:
+    """Returns the config with which one rank uses what all have trained: it has all rows."""
+    local = copy.copy(config)
+    local.enable_sync_training = False
+    local.num_ps, local.num_workers = 0, 1
+    local.embedding_prefetch_capacity = 0
+    return local
+
+
 def _make_serving_config_from_training_config(config: CpuTrainingConfig) -> CpuTrainingConfig:
     """Returns the config of the same model without what only training needs."""
     serving = copy.deepcopy(config)
     if config.enable_full_sync_training:
-        serving.num_ps = config.num_workers
+        serving.num_ps = config.num_workers - ranks.get_first_owner(config.num_workers)
     serving.embedding_prefetch_capacity = 0
     for setting in (
         "enable_embedding_postpush",

@@ -89,10 +89,12 @@ class TestOneRank:
         with pytest.raises(AssertionError, match="a shard for each of 1 ranks, got 2"):
             DistributedMultiTypeHashTableMpi(2, lambda rank: None)
 
-    def test_queues(self):
-        with pytest.raises(errors.ConfigError, match="`enable_pipelined_fwda2a` is 1"):
+    def test_queues_that_are_not_there(self):
+        with pytest.raises(errors.ConfigError, match="no queue `enable_pipelining`"):
+            DistributedMultiTypeHashTableMpi(1, lambda rank: None, {"enable_pipelining": 1})
+        with pytest.raises(errors.ConfigError, match="must be 0 or more, got -1"):
             DistributedMultiTypeHashTableMpi(
-                1, lambda rank: None, {"enable_async_optimize": 0, "enable_pipelined_fwda2a": 1}
+                1, lambda rank: None, {"embedding_prefetch_capacity": -1}
             )
 
 

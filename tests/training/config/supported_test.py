@@ -76,7 +76,7 @@ task.elsewhere
 
 def test_every_setting_of_a_run_config_is_handed_on(reads):
     own = {field.name for field in dataclasses.fields(RunConfig)} - set(FIELDS)
-    assert own == {"enable_local_profiling", "enable_parameter_sync"}
+    assert own == {"enable_local_profiling", "enable_parameter_sync", "sync"}
     assert "enable_local_profiling" in reads
     assert RunConfig(enable_parameter_sync=True).to_runner_config().enable_realtime_training
 
@@ -116,7 +116,32 @@ def test_other_settings_are_not_refused(name):
     config = RunnerConfig(is_local=True)
     default = FIELDS[name].default
     setattr(config, name, not default if isinstance(default, bool) else default)
+    if name in (*supported._ONLY_IN_SYNC, "enable_sync_training"):
+        config.enable_sync_training = config.reorder_fids_in_data_pipeline = True
     supported.check_settings(config)
+
+
+@pytest.mark.parametrize("name", supported._ONLY_IN_SYNC)
+def test_settings_of_ranks_are_for_ranks(name):
+    with pytest.raises(errors.ConfigError, match=f"^`{name}` is True, which is for ranks"):
+        supported.check_settings(RunnerConfig(**{name: True}))
+
+
+def test_a_synchronous_job_is_one_everywhere():
+    config = RunnerConfig(enable_sync_training=True)
+    with pytest.raises(errors.ConfigError, match=r"`reorder_fids_in_data_pipeline` is False"):
+        supported.check_settings(config)
+    with pytest.raises(errors.ConfigError, match="call `distributed_sync_train` in each"):
+        supported.check_local(config)
+    supported.check_ranks(config)
+    config.num_ps = 2
+    with pytest.raises(errors.ConfigError, match=r"^`num_ps` is 2, but in a synchronous job"):
+        supported.check_ranks(config)
+    config.num_ps, config.enable_dynamic_sharding = 0, True
+    with pytest.raises(errors.ConfigError, match=r"^`enable_dynamic_sharding` is True, but ranks"):
+        supported.check_ranks(config)
+    with pytest.raises(errors.ConfigError, match=r"^`enable_sync_training` is False"):
+        supported.check_ranks(RunnerConfig())
 
 
 @pytest.mark.parametrize(

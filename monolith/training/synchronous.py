@@ -1,0 +1,189 @@
+"""Synchronous training: ranks that share the tables and average their gradients in every step.
+
+Every rank runs the same program. Each has a part of every table and all dense variables, reads its
+part of the input, and in each step exchanges rows and gradients with the others, so that together
+they train as one process does with all of their batches. There are no servers. How they find each
+other is the business of `monolith.graph.collectives`; one process alone is rank 0 of 1.
+
+Example:
+    A program that `monolith run -n 4` starts as four ranks is, for a task with its params,
+
+        config = RunnerConfig(enable_sync_training=True, model_dir="/shared/ranking")
+        init_sync_train_and_update_conf(config)
+        distributed_sync_train(config, MyTask.params())
+"""
+
+import contextlib
+import logging
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import tensorflow as tf
+
+from monolith import errors
+from monolith.graph import collectives, devices, mpi
+from monolith.model.task import NativeTask
+from monolith.training.config import supported
+from monolith.training.config.job import CpuTrainingConfig, DistributedCpuTrainingConfig
+from monolith.training.graph.estimator import GraphEstimator
+from monolith.training.hooks import interrupt
+from monolith.training.hooks.sync_training import EofAwareTask, SyncTrainingInfoHook
+from monolith.training.local import check_graph_mode, make_local_run_config
+from monolith.training.tables import save
+from monolith.training.tables.training import CpuTraining
+
+logger = logging.getLogger(__name__)
+
+# Of rank 0: steps between summaries, and between log lines.
+_SUMMARY_INTERVAL = "MONOLITH_SAVE_SUMMARY_INTERVAL"
+_LOG_INTERVAL = "MONOLITH_ROOT_LOG_INTERVAL"
+
+
+def init_sync_train_and_update_conf(conf: CpuTrainingConfig) -> None:
+    """Lets the ranks meet, and says in the config which of them this process is.
+
+    Args:
+        conf: Changed in place. It stays as it is where a library that the environment asks for is
+            not there, which is logged.
+    """
+    try:
+        collectives.init()
+    except (ImportError, tf.errors.NotFoundError) as error:
+        logger.warning("the ranks cannot meet, and the config stays as it is: %s", error)
+        return
+    conf.num_ps = 0
+    conf.reorder_fids_in_data_pipeline = True
+    conf.index = collectives.rank()
+    conf.num_workers = collectives.size()
+    conf.enable_variable_partition = False
+    if not conf.merge_sync_training_ckpt and isinstance(conf, DistributedCpuTrainingConfig):
+        conf.model_dir = os.path.join(conf.model_dir, conf.uuid, f"index-{conf.index:04d}")
+
+
+def distributed_sync_train(
+    config: DistributedCpuTrainingConfig,
+    params: Any,
+    sync_backend: Any = None,
+    user_hooks: Sequence[tf.compat.v1.train.SessionRunHook] | None = None,
+) -> GraphEstimator:
+    """Trains as one rank of a synchronous job, and returns when all of them are done.
+
+    Every rank calls it. All start from the newest checkpoint, or from the variables of rank 0.
+    Ranks with less data than others keep them company until all have had their last batch. When a
+    rank is gone, the others end; started again, on whatever number, they go on from the newest
+    checkpoint.
+
+    Args:
+        config: The job, see `init_sync_train_and_update_conf`.
+        params: Settings of the task; `params.instantiate()` makes it. `train.max_steps` ends the
+            training, or the end of the input does.
+        sync_backend: Tells which servers get parameter updates; must be None.
+        user_hooks: Hooks of the caller.
+
+    Returns:
+        The estimator.
+
+    Raises:
+        EnvironmentError: TensorFlow executes eagerly.
+        AssertionError: The config is that of another rank.
+        ValueError: `params` are not those of a task.
+        ConfigError: The config asks for what ranks do not do.
+        RankLostError: Another rank is gone.
+        SystemExit: A signal has stopped the training, which is saved.
+    """
+    check_graph_mode()
+    if sync_backend is not None:
+        raise errors.ConfigError("`sync_backend` is not supported yet, leave it at None.")
+    supported.check_settings(config)
+    supported.check_ranks(config)
+    collectives.init()
+    assert mpi.get_mpi_rank() == config.index, (
+        "Given RunConfig.index should be consistent with hvd.rank(). "
+        f"It is {config.index}, and this is rank {mpi.get_mpi_rank()}."
+    )
+    config.prepare_process()
+    params.mode = config.mode
+    task = params.instantiate()
+    if not isinstance(task, NativeTask):
+        raise ValueError(f"distributed sync train only support NativeTask. Got {task}")
+    training = CpuTraining(config, task)
+    # The same in all ranks, also after a restart, so that the input goes on where it was.
+    training.input_seed = zlib.crc32(config.model_dir.encode())
+    if config.index == 0 and config.model_dir:
+        save.prepare_model_dir(config.model_dir, task.p)
+    # From here on, all see the same checkpoints.
+    collectives.gather_numbers([config.index])
+    wrapped = EofAwareTask(cast(NativeTask, training), bool(config.use_dataservice))
+    train = task.p.train
+    hooks = [*_make_start_hooks(), SyncTrainingInfoHook(), *(user_hooks or ())]
+    with _one_writer(config.index):
+        estimator = GraphEstimator(
+            wrapped.create_model_fn(), config=_make_run_config(config, training)
+        )
+        estimator.train(
+            wrapped.create_input_fn(config.mode),
+            hooks=hooks,
+            steps=getattr(train, "steps", None),
+            max_steps=train.max_steps,
+        )
+    if training.agreement is not None and training.agreement.received is not None:
+        interrupt.end_as_told(training.agreement.received)
+    return estimator
+
+
+def _make_start_hooks() -> list[tf.compat.v1.train.SessionRunHook]:
+    """Returns what makes all ranks start with the same variables."""
+    return [collectives.BroadcastGlobalVariablesHook(0)] if collectives.size() > 1 else []
+
+
+def _make_run_config(config: DistributedCpuTrainingConfig, training: CpuTraining) -> Any:
+    save_secs, save_steps = save.get_save_interval(config, training.p)
+    is_root = config.index == 0
+    run_config = make_local_run_config(
+        config,
+        config.model_dir,
+        # Only for models without embeddings; the others bring a saver of their own.
+        save_checkpoints_steps=save_steps if is_root else None,
+        save_checkpoints_secs=save_secs if is_root else None,
+        save_summary_steps=_read_interval(_SUMMARY_INTERVAL, config.save_summary_steps)
+        if is_root
+        else None,
+        log_step_count_steps=_read_interval(_LOG_INTERVAL, config.log_step_count_steps)
+        if is_root
+        else None,
+        keep_checkpoint_max=config.checkpoints_max_to_keep,
+        device_fn=config.device_fn or devices.default_device_fn,
+    )
+    mpi.update_session_config_for_gpu(run_config.session_config)
+    return run_config
+
+
+def _read_interval(variable: str, default: int | None) -> int | None:
+    text = os.environ.get(variable)
+    if not text:
+        return default
+    if not text.isdigit() or int(text) == 0:
+        raise errors.ConfigError(f"{variable} must be a number of steps above 0, got {text!r}.")
+    return int(text)
+
+
+@contextlib.contextmanager
+def _one_writer(rank: int) -> Iterator[None]:
+    """Has summaries written by rank 0 only; the others would write the same files."""
+    cache = tf.compat.v1.summary.FileWriterCache
+    get = cache.get
+    if rank != 0:
+        cache.get = lambda logdir: _NoWriter()
+    try:
+        yield
+    finally:
+        cache.get = get
+
+
+class _NoWriter:
+    """Stands for a summary writer that writes nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: None

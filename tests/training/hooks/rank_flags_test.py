@@ -1,0 +1,74 @@
+"""What one rank decides alone; `tests/integration/sync_training_test.py` has several."""
+
+import signal
+
+import pytest
+import tensorflow as tf
+
+from monolith.checkpoint.timer import SecondOrStepTimerWithTideSetting
+from monolith.graph import collectives
+from monolith.training.hooks import rank_flags
+
+pytestmark = pytest.mark.usefixtures("graph_mode")
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    monkeypatch.setattr(collectives, "_lib", collectives._Lib())
+    collectives.init()
+    yield
+    collectives.shutdown()
+
+
+@pytest.fixture
+def agreement():
+    tf.compat.v1.train.create_global_step()
+    flags = rank_flags.RankFlags()
+    return rank_flags.AgreementHook(flags, rank_flags.StopTogetherHook())
+
+
+def run(agreement, num_steps, before_step=lambda number: None):
+    """Returns after which steps ranks save, and how many steps there were."""
+    step = tf.compat.v1.assign_add(tf.compat.v1.train.get_global_step(), 1)
+    saves, number = [], 0
+    hooks = [agreement._stop_hook, agreement]
+    with tf.compat.v1.train.SingularMonitoredSession(hooks=hooks) as session:
+        while number < num_steps and not session.should_stop():
+            number += 1
+            before_step(number)
+            session.run(step)
+            if agreement.must_save:
+                saves.append(number)
+    return saves, number
+
+
+def test_saves_when_rank_0_wants_to(agreement):
+    agreement.wants_save = lambda step: step in (2, 3, 5)
+    assert run(agreement, 6) == ([2, 3, 5], 6)
+    assert agreement.received is None
+
+
+def test_timer(agreement):
+    timer = SecondOrStepTimerWithTideSetting(every_steps=2)
+    agreed = rank_flags.AgreedTimer(timer, agreement)
+    timer.update_last_triggered_step(0)
+
+    def before_step(number):
+        if agreed.should_trigger_for_step(number):
+            agreed.update_last_triggered_step(number - 1)
+
+    assert run(agreement, 6, before_step)[0] == [2, 4, 6]
+    assert agreed.last_triggered_step() == 4
+
+
+def test_stops_after_the_step_in_which_all_know(agreement):
+    def before_step(number):
+        if number == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    assert run(agreement, 10, before_step) == ([], 3)
+    assert agreement.received is signal.SIGTERM
+
+
+def test_signal_of_another_rank():
+    assert rank_flags.RankFlags.read([0, 2, 1, 0]) == rank_flags.Agreed(0, 2, True, False)

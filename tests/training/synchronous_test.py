@@ -1,0 +1,182 @@
+"""Synchronous training: the cases of the original system, in one process and between real ones.
+
+Covers monolith/training/tables/ranked.py.
+"""
+
+import json
+
+import pytest
+from support import ranks, sync_tasks
+from support.jobs import Job
+
+from monolith import errors
+from monolith.graph import collectives
+from monolith.native_training import cpu_training
+from monolith.training.tables import save
+
+# What the original's tests of one process train: the task, the steps, the settings.
+CASES = {
+    "feature": ("FeatureTask", 2, {}),
+    "float_feature": ("FloatFeatureTask", 2, {"embedding_prefetch_capacity": 1}),
+    "sequence_feature": (
+        "SequenceFeatureTask",
+        2,
+        {"hashtable_init_capacity": 100000, "enable_embedding_postpush": True},
+    ),
+    "non_feature": ("NonFeatureTask", 2, {}),
+    "embedding_update": ("EmbeddingUpdateTask", 10, {}),
+}
+PIPELINED = {
+    "enable_pipelined_fwda2a": True,
+    "enable_pipelined_bwda2a": True,
+    "enable_embedding_postpush": False,
+}
+SYNC_CASES = {
+    "basic": (2, {}),
+    "sparse_pipelining": (4, PIPELINED),
+    "all_queues": (
+        4,
+        {**PIPELINED, "embedding_prefetch_capacity": 1, "enable_async_optimize": True},
+    ),
+}
+
+
+@pytest.fixture
+def alone(monkeypatch, graph_mode):
+    """Makes this process the only rank."""
+    monkeypatch.setattr(collectives, "_lib", collectives._Lib())
+    monkeypatch.setenv("MONOLITH_WITH_HOROVOD", "True")
+    yield
+    collectives.shutdown()
+
+
+@pytest.mark.usefixtures("alone")
+class TestCpuSyncTrain:
+    @pytest.mark.parametrize("native", [True, False], ids=["native", "merged"])
+    def test_cpu_training_feature(self, tmp_path, native):
+        train(tmp_path, "feature", use_native_multi_hash_table=native)
+
+    def test_cpu_training_float_feature(self, tmp_path):
+        train(tmp_path, "float_feature")
+
+    def test_cpu_training_sequence_feature(self, tmp_path):
+        train(tmp_path, "sequence_feature")
+
+    def test_cpu_training_non_feature(self, tmp_path):
+        train(tmp_path, "non_feature")
+
+    def test_embedding_update(self, tmp_path):
+        train(tmp_path, "embedding_update")
+
+
+def train(tmp_path, case, **settings):
+    name, steps, own = CASES[case]
+    sync_tasks.train(str(tmp_path), name, steps, {**own, **settings})
+
+
+@pytest.mark.usefixtures("alone")
+class TestDistributedSyncTrain:
+    def test_basic(self, tmp_path):
+        sync_train(tmp_path, "basic")
+
+    def test_sparse_pipelining(self, tmp_path):
+        sync_train(tmp_path, "sparse_pipelining")
+
+    def test_all_queues(self, tmp_path):
+        sync_train(tmp_path, "all_queues")
+
+    def test_of_another_rank(self, tmp_path):
+        config = make_config(tmp_path, index=1)
+        with pytest.raises(
+            AssertionError, match=r"consistent with hvd.rank\(\). It is 1, and this"
+        ):
+            cpu_training.distributed_sync_train(config, sync_tasks.FeatureTask.params())
+
+    def test_needs_a_task(self, tmp_path):
+        with pytest.raises(ValueError, match="only support NativeTask"):
+            cpu_training.distributed_sync_train(make_config(tmp_path), NoTask())
+
+    def test_nothing_to_send_updates_to(self, tmp_path):
+        with pytest.raises(errors.ConfigError, match="`sync_backend` is not supported yet"):
+            cpu_training.distributed_sync_train(make_config(tmp_path), NoTask(), sync_backend=1)
+
+    def test_deltas_are_of_one_process(self, tmp_path):
+        params = sync_tasks.FeatureTask.params()
+        params.train.incremental_save_steps = 2
+        with pytest.raises(
+            errors.ConfigError, match=r"`train.incremental_save_steps` is 2, but ran"
+        ):
+            save.check_rank_saves(params)
+
+    @pytest.mark.parametrize("text", ["0", "often"])
+    def test_interval_of_the_environment(self, tmp_path, monkeypatch, text):
+        monkeypatch.setenv("MONOLITH_ROOT_LOG_INTERVAL", text)
+        with pytest.raises(errors.ConfigError, match="must be a number of steps above 0"):
+            sync_train(tmp_path, "basic")
+
+
+def sync_train(tmp_path, case):
+    sync_tasks.sync_train(str(tmp_path), {case: SYNC_CASES[case]})
+    found = json.loads((tmp_path / "steps-0.json").read_text())
+    assert found == {case: SYNC_CASES[case][0]}
+
+
+class NoTask:
+    """Params of something else."""
+
+    def instantiate(self):
+        return "no task"
+
+
+def make_config(tmp_path, **settings):
+    return cpu_training.DistributedCpuTrainingConfig(
+        model_dir=str(tmp_path),
+        enable_sync_training=True,
+        reorder_fids_in_data_pipeline=True,
+        **settings,
+    )
+
+
+def test_config_of_a_rank(alone):
+    config = make_config("/models", num_ps=3, num_workers=7, index=4)
+    cpu_training.init_sync_train_and_update_conf(config)
+    assert (config.num_ps, config.num_workers, config.index) == (0, 1, 0)
+    assert config.reorder_fids_in_data_pipeline
+    assert not config.enable_variable_partition
+    assert config.model_dir == "/models"
+    config = make_config("/models", merge_sync_training_ckpt=False, uuid="job")
+    cpu_training.init_sync_train_and_update_conf(config)
+    assert config.model_dir == "/models/job/index-0000"
+
+
+def test_config_stays_where_the_library_is_missing(alone, monkeypatch, caplog):
+    def init():
+        raise ImportError("no horovod")
+
+    monkeypatch.setattr(collectives, "init", init)
+    config = make_config("/models", num_ps=3)
+    cpu_training.init_sync_train_and_update_conf(config)
+    assert config.num_ps == 3
+    assert "no horovod" in caplog.text
+    monkeypatch.undo()
+    collectives.init()
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("size", [2, 3])
+def test_between_ranks(tmp_path, size):
+    """All cases of one process, by as many real ones; each says itself what is wrong."""
+    with Job(tmp_path / "logs") as job:
+        ranks.start(
+            job,
+            size,
+            "train_everything",
+            str(tmp_path),
+            CASES,
+            SYNC_CASES,
+            module="support.sync_tasks",
+        )
+        job.expect_success()
+    for steps in ranks.read_all(tmp_path, "steps", size):
+        assert steps == {case: value[-2] for case, value in {**CASES, **SYNC_CASES}.items()}
