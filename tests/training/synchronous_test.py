@@ -165,7 +165,10 @@ def test_config_stays_where_the_library_is_missing(alone, monkeypatch, caplog):
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("size", [2, 3])
-def test_between_ranks(tmp_path, size):
+@pytest.mark.parametrize(
+    ("cases", "sync_cases"), [(CASES, {}), ({}, SYNC_CASES)], ids=["cpu_training", "sync_train"]
+)
+def test_between_ranks(tmp_path, cases, sync_cases, size):
     """All cases of one process, by as many real ones; each says itself what is wrong."""
     with Job(tmp_path / "logs") as job:
         ranks.start(
@@ -173,10 +176,10 @@ def test_between_ranks(tmp_path, size):
             size,
             "train_everything",
             str(tmp_path),
-            CASES,
-            SYNC_CASES,
+            cases,
+            sync_cases,
             module="support.sync_tasks",
         )
         job.expect_success()
     for steps in ranks.read_all(tmp_path, "steps", size):
-        assert steps == {case: value[-2] for case, value in {**CASES, **SYNC_CASES}.items()}
+        assert steps == {case: value[-2] for case, value in {**cases, **sync_cases}.items()}
