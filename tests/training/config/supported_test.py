@@ -134,6 +134,12 @@ def test_a_synchronous_job_is_one_everywhere():
     with pytest.raises(errors.ConfigError, match="call `distributed_sync_train` in each"):
         supported.check_local(config)
     supported.check_ranks(config)
+    config.reorder_fids_in_data_pipeline = True
+    for name in ("enable_fused_layout", "enable_realtime_training"):
+        setattr(config, name, True)
+        with pytest.raises(errors.ConfigError, match=f"`{name}` are both True"):
+            supported.check_settings(config)
+        setattr(config, name, False)
     config.num_ps = 2
     with pytest.raises(errors.ConfigError, match=r"^`num_ps` is 2, but in a synchronous job"):
         supported.check_ranks(config)
