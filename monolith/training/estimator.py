@@ -319,8 +319,8 @@ class Estimator:
             batch_size: Batch size of the model while it is built.
             name: Name of the exported model, by default "demo_export".
             dense_only: Whether to leave the tables out; must be False.
-            enable_fused_layout: Whether embeddings are looked up by layout in one fused op; must
-                be False.
+            enable_fused_layout: Whether one op makes the layouts of all embeddings; the answers
+                are the same.
 
         Returns:
             The directory of the model, a new one below `serving.export_dir_base`.

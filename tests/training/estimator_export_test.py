@@ -151,6 +151,22 @@ def test_other_number_of_servers_than_in_training(tmp_path, trained_on, exported
     np.testing.assert_allclose(served, list(est.predict()), rtol=1e-5)
 
 
+@pytest.mark.parametrize("trains_fused", [True, False])
+def test_fused_layouts(tmp_path, trains_fused):
+    """A model that trains with fused layouts is served as another, and serves with them."""
+    settings = {"num_ps": 2, "enable_fused_layout": trains_fused}
+    est = make_estimator(tmp_path, **settings).train(steps=20)
+    expected = list(est.predict())
+    assert np.std(expected) > 0.01
+    for serves_fused in (False, True):
+        export_dir = est.export_saved_model(enable_fused_layout=serves_fused)
+        with import_saved_model(os.fsdecode(export_dir)) as infer:
+            served = infer(make_requests())["output"]
+        np.testing.assert_allclose(served, expected, rtol=1e-5)
+        graph = pathlib.Path(os.fsdecode(export_dir), "saved_model.pb").read_bytes()
+        assert (b"MonolithEmbeddingToLayout" in graph) == serves_fused
+
+
 def test_every_checkpoint_is_exported(tmp_path):
     likes = Likes()
     likes.p.serving.export_when_saving = True
