@@ -1,10 +1,10 @@
 """Takes calls over gRPC, with as little work as possible between the network and their answers.
 
 This stands on the part of the package grpcio that its own servers in Python stand on
-(`grpc._cython.cygrpc`; tested with 1.74 and 1.85), and does not use those servers. The one with an event
-loop wakes a thread and the loop several times for each call; the one with threads keeps a thread
-for each call whose message has not come. Here a few threads take what comes from gRPC's queue of
-events, whatever call it belongs to.
+(`grpc._cython.cygrpc`; tested with 1.74 and 1.85), and does not use those servers. The one with an
+event loop wakes a thread and the loop several times for each call; the one with threads keeps a
+thread for each call whose message has not come. Here a few threads take what comes from gRPC's
+queue of events, whatever call it belongs to.
 
 Example:
     >>> def echo(call, content):
