@@ -17,6 +17,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from cluster import consul_agent
 from support import launch_jobs
 
 import monolith as ml
@@ -212,6 +213,28 @@ class TestOneMember:
             code, _, log = finish(member)
             assert code == 0, log
         assert read_step(model_dir) == 20
+
+    def test_members_that_meet_in_consul(self, tmp_path):
+        agent = consul_agent.ConsulAgent(stock=True)
+        model_dir = tmp_path / "counting"
+        common = [f"{JOBS}:PARAMS", "--ps", 1, "--workers", 1, "--model-dir", model_dir]
+        common += ["--discovery", "consul://counting", "--address", "127.0.0.1"]
+        with consul_agent.serving(agent) as port:
+            environment = {
+                "CONSUL_HTTP_HOST": "127.0.0.1",
+                "CONSUL_HTTP_PORT": str(port),
+                "MONOLITH_CONSUL_LOOKUP": "health",
+            }
+            members = [
+                start(*common, *role, environment=environment)
+                for role in (("--role", "ps", "--index", 0), ("--role", "chief"))
+            ]
+            for member in members:
+                code, _, log = finish(member)
+                assert code == 0, log
+        assert read_step(model_dir) == 20
+        assert {service["name"] for service in agent.services.values()} == {"counting"}
+        assert len(agent.services) == 2
 
     def test_tf_config_and_a_port_that_is_taken(self, tmp_path):
         with socket.create_server(("127.0.0.1", 0)) as taken:
