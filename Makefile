@@ -7,7 +7,7 @@ WORKERS ?= 2
 CPP_SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
 NATIVE_SOURCES := CMakeLists.txt $(CPP_SOURCES) $(shell find csrc proto -name '*.proto' -o -name CMakeLists.txt)
 
-.PHONY: setup native wheel demo test system-packages test-fast test-core test-asan test-tsan fuzz fuzz-asan lint format bench bench-table bench-checkpoint bench-dense bench-prefetch docs site bench-small bench-keras bench-distributed bench-calls bench-input bench-serving fuzz-serving chaos clean
+.PHONY: setup native wheel demo test system-packages test-fast test-core test-asan test-tsan fuzz fuzz-asan lint format bench bench-table bench-checkpoint bench-dense bench-prefetch docs site bench-small bench-keras bench-distributed bench-sync bench-calls bench-input bench-serving fuzz-serving chaos clean
 
 setup: $(VENV)/.native
 
@@ -147,6 +147,10 @@ bench-serving: setup
 # Training over parameter servers against one process and TensorFlow's own strategy.
 bench-distributed: setup
 	$(BIN)/python -m benchmarks.distributed.run --write
+
+# Synchronous training over ranks against Keras under TensorFlow's own strategy.
+bench-sync: setup
+	$(BIN)/python -m benchmarks.sync.run --write
 
 # What a call of ml.Table costs from Python, against tf.gather on a tf.Variable.
 bench-calls: setup

@@ -63,7 +63,11 @@ class Job:
             "queues": queues,
         }
         if contender != OURS:
-            arguments["cluster"] = _choose_addresses(shape)
+            addresses = choose_addresses(sum(shape))
+            arguments["cluster"] = {
+                "ps": addresses[: shape.servers],
+                "worker": addresses[shape.servers :],
+            }
         self._members: dict[str, list[crew.Member]] = {}
         try:
             for role, index in _list_roles(contender, shape):
@@ -142,13 +146,13 @@ def _list_roles(contender: str, shape: workload.Shape) -> Iterable[tuple[str, in
     return [*roles, (COORDINATOR, 0)] if contender != OURS else roles
 
 
-def _choose_addresses(shape: workload.Shape) -> dict[str, list[str]]:
+def choose_addresses(count: int) -> list[str]:
     """Returns addresses that were free a moment ago; TensorFlow wants to know all of them."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(sum(shape))]
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     addresses = [f"127.0.0.1:{opened.getsockname()[1]}" for opened in sockets]
     for opened in sockets:
         opened.close()
-    return {"ps": addresses[: shape.servers], "worker": addresses[shape.servers :]}
+    return addresses
 
 
-__all__ = ["KERAS", "OURS", "STRATEGY", "Job", "Turn"]
+__all__ = ["KERAS", "OURS", "STRATEGY", "Job", "Turn", "choose_addresses"]

@@ -41,7 +41,7 @@ class Coordinator:
 
         strategy = make_strategy(cluster)
         with strategy.scope():
-            network = _make_network(tf_keras, model)
+            network = make_network(tf_keras, model)
         arrays = {
             f"feature_{number}": batches.get_numbers(number) for number in range(model.features)
         }
@@ -51,7 +51,7 @@ class Coordinator:
             return dataset.repeat().prefetch(tf.data.AUTOTUNE)
 
         calls = _CALLS_PER_EPOCH * len(cluster["worker"])
-        self._turns = _Turns(tf_keras, calls * workload.STEPS_PER_CALL)
+        self._turns = Turns(tf_keras, calls * workload.STEPS_PER_CALL)
         self._thread = threading.Thread(
             target=network.fit,
             args=(tf_keras.utils.experimental.DatasetCreator(make_input),),
@@ -71,7 +71,7 @@ class Coordinator:
         return self._turns.take(seconds, self._thread)
 
 
-class _Turns:
+class Turns:
     """Lets a fit, which runs in a thread, do epochs only while it is asked to."""
 
     def __init__(self, keras: Any, steps_per_epoch: int) -> None:
@@ -83,9 +83,16 @@ class _Turns:
             on_epoch_end=lambda epoch, logs: self._end_epoch(logs),
         )
 
-    def take(self, seconds: float, thread: threading.Thread) -> tuple[int, float, float]:
-        """Returns steps done, the seconds they took, and the last loss."""
-        self._seconds, self._steps, self._start = seconds, 0, time.perf_counter()
+    def take(
+        self, seconds: float, thread: threading.Thread, least_steps: int = 0
+    ) -> tuple[int, float, float]:
+        """Trains for at least that long and so many steps.
+
+        Returns:
+            Steps done, the seconds they took, and the last loss.
+        """
+        self._seconds, self._least_steps = seconds, least_steps
+        self._steps, self._start = 0, time.perf_counter()
         self._over.clear()
         self._turn.set()
         while not self._over.wait(_LOOK_SEC):
@@ -96,14 +103,15 @@ class _Turns:
     def _end_epoch(self, logs: dict[str, Any]) -> None:
         self._steps += self._steps_per_epoch
         self._elapsed = time.perf_counter() - self._start
-        if self._elapsed < self._seconds:
+        if self._elapsed < self._seconds or self._steps < self._least_steps:
             return
         self._loss = float(logs["loss"])
         self._turn.clear()
         self._over.set()
 
 
-def _make_network(keras: Any, model: workload.Model) -> Any:
+def make_network(keras: Any, model: workload.Model) -> Any:
+    """Returns the model, compiled, in the scope of a strategy."""
     inputs = {
         f"feature_{number}": keras.Input((), dtype="int64", name=f"feature_{number}")
         for number in range(model.features)

@@ -53,12 +53,12 @@ class RankingModel(ranking.MonolithModel):
         )
         logits = layers.MLP([*workload.HIDDEN, 1])(embeddings)
         loss, pred = ranking.get_sigmoid_loss_and_pred(
-            "click", logits, features["label"], workload.BATCH
+            "click", logits, features["label"], self._labels.shape[1]
         )
         dense_optimizer = tf.compat.v1.train.AdagradOptimizer(
             workload.LEARNING_RATE, workload.INITIAL_ACCUMULATOR
         )
-        loss /= workload.BATCH
+        loss /= self._labels.shape[1]
         return EstimatorSpec(features["label"], pred, "click", loss, dense_optimizer)
 
 
@@ -71,9 +71,14 @@ class Turns(tf.compat.v1.train.SessionRunHook):
         self._seconds = 0.0
         self._record: crossings.Recording | None = None
 
-    def take(self, seconds: float) -> tuple[int, float, float]:
-        """Returns steps done, the seconds they took, and the last loss."""
-        self._seconds, self._steps, self._start = seconds, 0, time.perf_counter()
+    def take(self, seconds: float, least_steps: int = 0) -> tuple[int, float, float]:
+        """Trains for at least that long and so many steps.
+
+        Returns:
+            Steps done, the seconds they took, and the last loss.
+        """
+        self._seconds, self._least_steps = seconds, least_steps
+        self._steps, self._start = 0, time.perf_counter()
         self._over.clear()
         self._turn.set()
         self._over.wait()
@@ -103,7 +108,7 @@ class Turns(tf.compat.v1.train.SessionRunHook):
             self._record.add(run_values.run_metadata)
             if not self._record.is_complete:
                 return
-        elif self._elapsed < self._seconds:
+        elif self._elapsed < self._seconds or self._steps < self._least_steps:
             return
         self._loss = float(run_values.results)
         self._turn.clear()

@@ -96,20 +96,20 @@ def _judge(group: Any) -> Iterator[list[str]]:
             "examples/s against Keras fit",
             SPEED_BAR,
             False,
-            _compare(group.ours, group.keras, speed),
+            compare(group.ours, group.keras, speed),
         ),
         (
             "examples/s against a step by hand",
             None,
             False,
-            _compare(group.ours, group.strategy, speed),
+            compare(group.ours, group.strategy, speed),
         ),
-        ("one process against Keras fit", None, False, _compare(group.alone, group.keras, speed)),
+        ("one process against Keras fit", None, False, compare(group.alone, group.keras, speed)),
         (
             "CPU per example against one process",
             CPU_BAR,
             True,
-            _compare(group.ours, group.alone, cpu),
+            compare(group.ours, group.alone, cpu),
         ),
     ):
         # Without a peer there is nothing to be faster than, and no verdict.
@@ -130,7 +130,7 @@ def _judge(group: Any) -> Iterator[list[str]]:
         ]
 
 
-def _compare(ours: list[Any], theirs: list[Any], figure: str) -> list[float]:
+def compare(ours: list[Any], theirs: list[Any], figure: str) -> list[float]:
     """Returns the ratio of a figure in each round."""
     pairs = zip(ours, theirs, strict=bool(theirs))
     return [getattr(one, figure) / getattr(other, figure) for one, other in pairs]

@@ -73,13 +73,14 @@ def start(contender: str, shape: workload.Shape, model: workload.Model, queues: 
         model,
         batches=BATCHES,
         directory=DIRECTORY,
-        environment=_make_environment(contender),
+        environment=make_environment(contender),
         cores=CORES,
         queues=queues,
     )
 
 
-def _make_environment(contender: str) -> dict[str, str]:
+def make_environment(contender: str) -> dict[str, str]:
+    """Returns that of a contender's processes; Keras 2 is added to the packages of its own."""
     environment = dict(os.environ)
     if contender == KERAS:
         packages = str(environments.add_packages(environments.KERAS_2, DIRECTORY))

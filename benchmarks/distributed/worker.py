@@ -3,6 +3,7 @@
 import argparse
 import os
 import pathlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.distributed import workload
@@ -14,8 +15,17 @@ KERAS = "Keras fit"
 COORDINATOR = "coordinator"
 
 
-class Worker:
+class Process:
     """Answers the commands; each public method is one."""
+
+    def get_cpu_sec(self) -> float:
+        """Returns the CPU time that this process has used."""
+        used = os.times()
+        return used.user + used.system
+
+
+class Worker(Process):
+    """A server, a worker, a coordinator, or one process that does everything."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -67,27 +77,23 @@ class Worker:
         steps, elapsed, loss = self._member.run(seconds)
         return {"steps": steps, "seconds": elapsed, "loss": loss}
 
-    def get_cpu_sec(self) -> float:
-        """Returns the CPU time that this process has used."""
-        used = os.times()
-        return used.user + used.system
-
     def record(self, *, steps: int) -> list[dict[str, Any]]:
         """Returns what crossed in each of some steps, and where its time went."""
         return self._member.record(steps).describe()
 
 
-def main() -> None:
+def run_process(make: Callable[[str], Process], contenders: Sequence[str]) -> None:
+    """Serves as the process of the contender that the command line names, and ends."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--contender", choices=(OURS, KERAS, STRATEGY), required=True)
+    parser.add_argument("--contender", choices=contenders, required=True)
     parser.add_argument("--threads", type=int, required=True)
     args = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    serve(Worker(args.contender), answers)
+    serve(make(args.contender), answers)
     os._exit(0)  # A job in a thread, or TensorFlow's server, would never end.
 
 
 if __name__ == "__main__":
-    main()
+    run_process(Worker, (OURS, KERAS, STRATEGY))

@@ -1,0 +1,1 @@
+"""Synchronous training over ranks, ours against TensorFlow's `MultiWorkerMirroredStrategy`."""
