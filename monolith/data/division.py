@@ -187,6 +187,11 @@ def take_part() -> Part:
     return _offer.part
 
 
+def is_offered() -> bool:
+    """Returns whether the input of one worker is being built, which readers take their part of."""
+    return _offer is not None
+
+
 def get_seed() -> int | None:
     """Returns the seed for a reader that shuffles and was given none; None outside of a job."""
     return None if _offer is None else _offer.part.seed

@@ -129,10 +129,20 @@ def check_unchanged(path: str, before: Status) -> None:
 
 
 @contextlib.contextmanager
-def open_binary(path: str) -> Iterator["io.BufferedReader[_RawFile] | gzip.GzipFile"]:
-    """Opens a file for reading; one whose name ends in `.gz` is uncompressed on the way."""
-    with io.BufferedReader(_RawFile(path), _BUFFER_BYTES) as file:
-        yield gzip.GzipFile(fileobj=file) if path.endswith(".gz") else file
+def open_binary(
+    path: str, *, is_gzip: bool | None = None, buffer_bytes: int = _BUFFER_BYTES
+) -> Iterator["io.BufferedReader[_RawFile] | gzip.GzipFile"]:
+    """Opens a file for reading.
+
+    Args:
+        path: Which.
+        is_gzip: Whether to uncompress it on the way; None asks whether its name ends in `.gz`.
+        buffer_bytes: How much is read at once.
+    """
+    if is_gzip is None:
+        is_gzip = path.endswith(".gz")
+    with io.BufferedReader(_RawFile(path), buffer_bytes) as file:
+        yield gzip.GzipFile(fileobj=file) if is_gzip else file
 
 
 def enumerate_files(paths: Sequence[str]) -> str:

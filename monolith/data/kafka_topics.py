@@ -8,7 +8,7 @@ consumer group as a courtesy to those who watch its lag; they are never read bac
 import importlib
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import logging as absl_logging
@@ -159,6 +159,11 @@ class Broker:
         return {topic: len(found[topic].partitions) for topic in topics}
 
 
+def get_value(message: Any) -> bytes:
+    """Returns what a message says; one without a value deletes its key and is no example."""
+    return message.value() or b""
+
+
 class Topics(streams.Stream):
     """The messages of topics; a place has the next offset of each partition.
 
@@ -169,6 +174,7 @@ class Topics(streams.Stream):
         features: What the messages become.
         codec: Decodes them.
         pace: How long they are waited for.
+        make_record: What the codec decodes of a message.
     """
 
     start = (_UNKNOWN,) * _MAX_PARTITIONS
@@ -181,14 +187,16 @@ class Topics(streams.Stream):
         features: tuple[Feature, ...],
         codec: record_formats.Codec,
         pace: streams.Pace,
+        make_record: Callable[[Any], bytes] = get_value,
     ) -> None:
         super().__init__(features, codec, pace)
+        self._make_record = make_record
         self._topics = topics
         self._broker = broker
         self._first = first
 
     def open(self, place: Place, part: division.Part) -> streams.Records:
-        return _Messages(self._topics, self._broker, self._first, place, part)
+        return _Messages(self._topics, self._broker, self._first, place, part, self._make_record)
 
     def describe(self) -> str:
         # The same topics may be reached at another address after a restart.
@@ -203,7 +211,9 @@ class _Messages(streams.Records):
         first: str,
         place: Place,
         part: division.Part,
+        make_record: Callable[[Any], bytes],
     ) -> None:
+        self._make_record = make_record
         self._topics = topics
         self._broker = broker
         counts = broker.count_partitions(topics)
@@ -229,8 +239,7 @@ class _Messages(streams.Records):
             error = message.error()
             if error is None:
                 self._place[self._find(message.topic(), message.partition())] = message.offset() + 1
-                # A message without a value deletes its key; it is no example.
-                found.append(message.value() or b"")
+                found.append(self._make_record(message))
             elif error.code() in (
                 kafka_error._AUTO_OFFSET_RESET,
                 kafka_error.OFFSET_OUT_OF_RANGE,

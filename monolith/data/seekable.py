@@ -89,6 +89,32 @@ def make_dataset(source: Source, batching: columns.Batching) -> tf.data.Dataset:
     return Reading(source, batching).make_dataset()
 
 
+def interleave_files(
+    source: FileSource, batching: columns.Batching, **settings: Any
+) -> tf.data.Dataset:
+    """Makes a dataset of the rows of files, several of which are read in turns.
+
+    Args:
+        source: The files.
+        batching: How many rows are read at once; they are not shuffled.
+        settings: Those of `tf.data.Dataset.interleave`.
+
+    Returns:
+        Single rows, no batches.
+    """
+    split = division.get_split(source.paths)
+    if split is not None:
+        return Reading(_OneFile(source), batching).make_dataset(split).unbatch()
+    paths = tuple(division.take_files(source.paths))
+    reading = Reading(_OneFile(dataclasses.replace(source, paths=paths)), batching)
+
+    @tf.autograph.experimental.do_not_convert
+    def read_file(number: tf.Tensor) -> tf.data.Dataset:
+        return reading.make_dataset(number, has_seeds=False).unbatch()
+
+    return tf.data.Dataset.range(len(paths)).interleave(read_file, **settings)
+
+
 class _OneFile(Source):
     """Reads to the end of the file that it is to begin with, and not the files behind it."""
 
@@ -122,11 +148,15 @@ class Reading:
         # Generators of batches, by the position behind the last batch of each.
         self._cursors: dict[positions.Position, _Cursor] = {}
 
-    def make_dataset(self, first_file: tf.Tensor | None = None) -> tf.data.Dataset:
+    def make_dataset(
+        self, first_file: tf.Tensor | None = None, *, has_seeds: bool = True
+    ) -> tf.data.Dataset:
         """Returns the batches, in whatever graph is the default one.
 
         Args:
             first_file: The number of the file to begin with, if it is not the first one.
+            has_seeds: Whether seeds are drawn. Without, as rows that keep their order need none,
+                it can be made inside of another dataset's function, and saved with that.
         """
         described = f"{self._source.describe()} {_describe(self._batching)}"
         mark = STREAM_MARK if self._source.is_stream else MARK
@@ -153,7 +183,8 @@ class Reading:
         if first_file is not None:
             # Calls, seed and block come before the place, which begins with the file.
             begin += tf.scatter_nd([[3]], [first_file], [len(start)])
-        dataset = _Scan(_Seeds(self._batching.seed).enumerate(), begin, read)
+        seeds = _Seeds(self._batching.seed) if has_seeds else _repeat_zero()
+        dataset = _Scan(seeds.enumerate(), begin, read)
         unpack = tf.autograph.experimental.do_not_convert(self._layout.unpack)
         options = tf.data.Options()
         # There is nothing to tune, and an iterator whose tuning thread sleeps when it is deleted
@@ -310,6 +341,11 @@ class _Seeds(dataset_ops.DatasetSource):
     @property
     def element_spec(self) -> tf.TensorSpec:
         return tf.TensorSpec([], tf.int64)
+
+
+def _repeat_zero() -> tf.data.Dataset:
+    """Returns endless zeros."""
+    return tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat()
 
 
 class _Scan(dataset_ops.UnaryDataset):

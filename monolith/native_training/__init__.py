@@ -69,6 +69,7 @@ _BELOW_NATIVE_TRAINING = {
     "hash_table_utils": "embedding.tables.iteration",
     "hvd_lib": "graph.collectives",
     "data.data_gen_utils": "data.fids",
+    "data.datasets": "data.record_datasets",
     "data.feature_list": "data.feature_list",
     "data.parsers": "data.parsers",
     "data.utils": "data.slot_names",
