@@ -87,6 +87,39 @@ def test_ranks_train_as_one_process_does(tmp_path, one_process, size):
 
 @pytest.mark.slow
 @pytest.mark.distributed
+def test_ranks_go_on_from_a_checkpoint_of_parameter_servers(tmp_path):
+    """As one process does that reads the same checkpoint: rows and state of their optimizer."""
+    num_before, num_after = 3, 6
+    of_servers = tmp_path / "ranks" / "adagrad"
+    collectives.init()
+    try:
+        servers = sync_models.make_estimator(of_servers, "adagrad", sync=False, num_ps=2)
+        servers.train(sync_models.Data(num_before))
+        (assets,) = of_servers.glob(f"*-{num_before}.assets")
+        names = {path.name for path in assets.iterdir()}
+        for server in range(2):
+            assert any(name.startswith(f"MonolithMultiHashTable_{server}-") for name in names)
+        shutil.copytree(of_servers, tmp_path / "alone")
+        alone = sync_models.make_estimator(tmp_path / "alone", "adagrad", sync=False)
+        before = sync_models.describe(alone)
+        alone.train(sync_models.Data(num_after))
+        expected = sync_models.describe(alone)
+    finally:
+        collectives.shutdown()
+    with Job(tmp_path / "logs") as job:
+        start(job, 2, "train_from", str(tmp_path / "ranks"), ["adagrad"], num_after)
+        job.expect_success()
+    found = json.loads((tmp_path / "ranks" / "adagrad-0.json").read_text())
+    assert_same(found, expected)
+    prefix = tf.train.latest_checkpoint(str(of_servers))
+    assert prefix.endswith(f"-{num_before + num_after}")
+    # The servers had learned something, and the ranks have learned more.
+    assert np.abs(before["rows"]).max() > 0.01
+    assert np.abs(np.subtract(expected["rows"], before["rows"])).max() > 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
 def test_a_killed_rank_is_named_and_a_restart_goes_on(tmp_path):
     num_kills = int(os.environ.get("MONOLITH_SYNC_KILLS", "2"))
     chance = random.Random(num_kills)
