@@ -220,7 +220,7 @@ def get_device_fn(
 
 def input_device_fn(op: Any) -> str:
     """The device function of the input in synchronous training: this worker's CPU."""
-    return _merge(op.device, _own_job() + _CPU)
+    return _merge(op.device, get_own_job() + _CPU)
 
 
 def model_device_fn(op: Any) -> str:
@@ -229,7 +229,7 @@ def model_device_fn(op: Any) -> str:
     Ops that ask for no device run on this worker's GPU if GPUs are allowed.
     """
     if is_gpu_training() and not skip_device(op) and not _device_type(op.device):
-        return _complete(op.device, _own_job() + _GPU)
+        return _complete(op.device, get_own_job() + _GPU)
     return _sync_worker_device_fn(op)
 
 
@@ -249,11 +249,14 @@ def _get_cpu_of_server(index: int) -> str:
 
 def _sync_worker_device_fn(op: Any) -> str:
     """Keeps what asks for no job at this worker; otherwise as `default_device_fn`."""
-    return _complete(default_device_fn(op), _own_job())
+    return _complete(default_device_fn(op), get_own_job())
 
 
-def _own_job() -> str:
-    """The device of this worker in a cluster with servers; without them there are no jobs."""
+def get_own_job() -> str:
+    """Returns the job and task of this worker in synchronous training beside servers.
+
+    Without servers there are no jobs, and it is empty.
+    """
     if not _has_ps(json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster")):
         return ""
     rank = mpi.get_mpi_rank()

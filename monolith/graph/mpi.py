@@ -12,6 +12,7 @@ Example:
     >>> del os.environ["OMPI_COMM_WORLD_RANK"]
 """
 
+import importlib
 import logging
 import os
 from typing import Any
@@ -94,6 +95,46 @@ def update_session_config_for_gpu(session_config: Any) -> None:
         gpu_options.force_gpu_compatible = (
             os.environ.get("MONOLITH_FORCE_GPU_COMPATIBLE", "1") == "1"
         )
+
+
+def try_init_cuda() -> bool:
+    """Lets TensorFlow start CUDA in this process, if there is a GPU.
+
+    Without one, or without CUDA, nothing happens but a warning: what has no GPU runs on the CPU.
+
+    Returns:
+        Whether there is a GPU.
+    """
+    if _has_gpu():
+        return True
+    logger.warning("TensorFlow finds no GPU that it can use with CUDA; all ops run on the CPU")
+    return False
+
+
+def get_device_str(force_on_cpu: bool = False) -> str:
+    """Returns the device of this worker's dense part.
+
+    That is its GPU if there is one and training on GPUs is allowed (`devices.enable_gpu_training`),
+    else its CPU. Beside parameter servers it names the worker, too.
+
+    Args:
+        force_on_cpu: Whether it is the CPU in any case.
+
+    Example:
+        >>> get_device_str()
+        '/device:CPU:0'
+    """
+    # Not at the top: it needs the ranks of this module.
+    from monolith.graph import devices
+
+    is_on_gpu = not force_on_cpu and devices.is_gpu_training() and _has_gpu()
+    return devices.get_own_job() + f"/device:{'GPU' if is_on_gpu else 'CPU'}:0"
+
+
+def _has_gpu() -> bool:
+    # Not at the top: who asks for ranks only does not wait for its import.
+    tf = importlib.import_module("tensorflow")
+    return bool(tf.config.list_physical_devices("GPU"))
 
 
 def _have_met() -> bool:

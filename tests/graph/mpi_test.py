@@ -1,5 +1,6 @@
 """Ranks from Open MPI's environment variables."""
 
+import json
 import logging
 import sys
 from unittest import mock
@@ -9,7 +10,7 @@ import tensorflow as tf
 from absl import flags
 
 from monolith import errors
-from monolith.graph import mpi
+from monolith.graph import devices, mpi
 
 FLAGS = flags.FLAGS
 
@@ -134,3 +135,62 @@ class TestSyncRunHooks:
             errors.ConfigError, match=r"byteps\.tensorflow, which cannot be imported"
         ):
             mpi.get_sync_run_hooks()
+
+
+class TestGpu:
+    @pytest.fixture
+    def gpus(self, monkeypatch):
+        """What TensorFlow finds; there is no GPU where these tests run."""
+        found = []
+        monkeypatch.setattr(tf.config, "list_physical_devices", {"GPU": found}.__getitem__)
+        return found
+
+    @pytest.fixture(autouse=True)
+    def own_process(self, monkeypatch):
+        monkeypatch.delenv("TF_CONFIG", raising=False)
+        yield
+        devices.disable_gpu_training()
+
+    def test_this_machine(self):
+        has_gpu = bool(tf.config.list_physical_devices("GPU"))
+        assert mpi.try_init_cuda() is has_gpu
+        devices.enable_gpu_training()
+        device = mpi.get_device_str()
+        assert device == ("/device:GPU:0" if has_gpu else "/device:CPU:0")
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            with tf.device(device):
+                three = tf.constant(1) + 2
+            assert session.run(three) == 3
+
+    def test_without_one_there_is_a_warning(self, gpus, caplog):
+        with caplog.at_level(logging.WARNING, logger="monolith.graph.mpi"):
+            assert mpi.try_init_cuda() is False
+        assert "finds no GPU" in caplog.text
+        assert "on the CPU" in caplog.text
+
+    def test_with_one_there_is_none(self, gpus, caplog):
+        gpus.append(tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU"))
+        with caplog.at_level(logging.WARNING, logger="monolith.graph.mpi"):
+            assert mpi.try_init_cuda() is True
+        assert not caplog.text
+
+    @pytest.mark.parametrize("has_gpu", [False, True])
+    @pytest.mark.parametrize("is_allowed", [False, True])
+    @pytest.mark.parametrize("force_on_cpu", [False, True])
+    def test_device_needs_a_gpu_and_leave_to_use_it(self, gpus, has_gpu, is_allowed, force_on_cpu):
+        if has_gpu:
+            gpus.append(tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU"))
+        if is_allowed:
+            devices.enable_gpu_training()
+        is_on_gpu = has_gpu and is_allowed and not force_on_cpu
+        expected = "/device:GPU:0" if is_on_gpu else "/device:CPU:0"
+        assert mpi.get_device_str(force_on_cpu) == expected
+
+    @pytest.mark.parametrize(
+        ("rank", "task"), [("0", "chief/replica:0/task:0"), ("2", "worker/replica:0/task:1")]
+    )
+    def test_beside_servers_it_names_the_worker(self, gpus, monkeypatch, rank, task):
+        cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
+        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster}))
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
+        assert mpi.get_device_str() == f"/job:{task}/device:CPU:0"
