@@ -14,7 +14,6 @@ Example:
 """
 
 import dataclasses
-import enum
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,7 +24,6 @@ from tensorflow.python.data.ops import dataset_ops
 import monolith.data.flags  # noqa: F401 - defines the flags
 from monolith import errors
 from monolith.data import (
-    conversions,
     division,
     files,
     kafka_messages,
@@ -34,49 +32,17 @@ from monolith.data import (
     record_files,
 )
 from monolith.data.framing import Framing
+from monolith.data.record_types import (
+    COMPRESSIONS,
+    CompressType,
+    FeaturePruningType,
+    PbType,
+    choose_types,
+    find_type,
+)
 
 _ALIASES = ("topics_or_files", "buffer_size_or_group_id", "input_pb_type_or_servers")
 _KAFKA_ARGUMENTS = {"topics", "group_id", "servers"}
-
-
-class FeaturePruningType:
-    """Which features of a record are left out before it is parsed."""
-
-    AS_IS = 0
-    PRUNING_FEATURE = 1
-    PRUNING_RAW_FEATURE = 2
-
-
-class PbType(enum.Enum):
-    """What a record is."""
-
-    INSTANCE = 1
-    EXAMPLEBATCH = 2
-    EXAMPLE = 3
-    PLAINTEXT = 4
-
-    def to_name(self) -> str:
-        """Returns its name in lower case."""
-        return self.name.lower()
-
-
-class CompressType(enum.Enum):
-    """How a file is compressed; of `UNKNOW` the name tells: `.gz` is gzip."""
-
-    UNKNOW = 0
-    NO = 1
-    SNAPPY = 2
-    ZSTD = 3
-    ZLIB = 4
-    GZIP = 5
-
-
-_COMPRESSIONS = {
-    CompressType.UNKNOW: "",
-    CompressType.NO: "none",
-    CompressType.ZLIB: "zlib",
-    CompressType.GZIP: "gzip",
-}
 
 
 class DatasetMetaclass(type):
@@ -319,7 +285,7 @@ class KafkaDataset(_Dataset):
                 f"{sorted(framing)} say what stands before a record, but `has_header` is False; "
                 "leave one of them out."
             )
-        input_type, output_type = _choose_types(_find_type(variant_type), output_pb_type)
+        input_type, output_type = choose_types(find_type(variant_type), output_pb_type)
         if poll_batch_size is None:
             poll_batch_size = 16 if input_type == "examplebatch" else 128
         pace = kafka_messages.read_pace(stream_timeout, message_poll_timeout, poll_batch_size)
@@ -387,10 +353,10 @@ def _make_settings(
     flag = flags.FLAGS["dataset_input_compression_type"].value
     if compression_type == CompressType.UNKNOW and flag is not None:
         compression_type = CompressType[flag]
-    if use_snappy or compression_type not in _COMPRESSIONS:
+    if use_snappy or compression_type not in COMPRESSIONS:
         raise _refuse_compression("snappy" if use_snappy else compression_type.name.lower())
-    types = _choose_types(input_pb_type, output_pb_type)
-    compression = _COMPRESSIONS[compression_type]
+    types = choose_types(input_pb_type, output_pb_type)
+    compression = COMPRESSIONS[compression_type]
     return _Settings(_make_framing(framing), *types, compression, buffer_size)
 
 
@@ -402,27 +368,6 @@ def _make_framing(settings: dict[str, bool]) -> Framing:
             f"{', '.join(sorted(known))}."
         )
     return Framing(**settings)
-
-
-def _choose_types(source: PbType | None, target: PbType | None) -> tuple[str, str]:
-    source = source or PbType.INSTANCE
-    if target is None:
-        is_kept = source in (PbType.INSTANCE, PbType.PLAINTEXT)
-        target = source if is_kept else PbType.EXAMPLE
-    # Refused here, not when the first record is read.
-    conversions.make_converter(source.to_name(), target.to_name())
-    return source.to_name(), target.to_name()
-
-
-def _find_type(name: str | None) -> PbType:
-    if name is None:
-        return PbType.INSTANCE
-    for found in PbType:
-        if found.to_name() == name.lower().replace("_", ""):
-            return found
-    raise errors.ConfigError(
-        f"`variant_type` is {', '.join(found.to_name() for found in PbType)}, got {name!r}."
-    )
 
 
 def _find_topics(

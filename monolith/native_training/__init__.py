@@ -71,6 +71,7 @@ _BELOW_NATIVE_TRAINING = {
     "data.data_gen_utils": "data.fids",
     "data.datasets": "data.record_datasets",
     "data.feature_list": "data.feature_list",
+    "data.feature_utils": "data.row_filters",
     "data.parsers": "data.parsers",
     "data.utils": "data.slot_names",
     "input": "data.ffm",

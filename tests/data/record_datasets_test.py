@@ -34,15 +34,6 @@ def read(dataset):
     return list(dataset.as_numpy_iterator())
 
 
-def test_numbers_are_those_of_the_original():
-    assert [t.value for t in PbType] == [1, 2, 3, 4]
-    assert PbType.EXAMPLEBATCH.to_name() == "examplebatch"
-    assert [t.name for t in CompressType] == ["UNKNOW", "NO", "SNAPPY", "ZSTD", "ZLIB", "GZIP"]
-    assert [t.value for t in CompressType] == list(range(6))
-    kinds = FeaturePruningType
-    assert (kinds.AS_IS, kinds.PRUNING_FEATURE, kinds.PRUNING_RAW_FEATURE) == (0, 1, 2)
-
-
 def test_the_historical_path():
     from monolith.native_training.data import datasets
 
