@@ -19,6 +19,8 @@ from monolith.training.estimator import Estimator, EstimatorSpec, RunConfig
 
 # Longer than any measurement: nobody is to save during one.
 _NEVER_SEC = 10**6
+# Between two looks whether a training is still there.
+_LOOK_SEC = 1.0
 
 
 class RankingModel(ranking.MonolithModel):
@@ -66,10 +68,18 @@ class Turns(tf.compat.v1.train.SessionRunHook):
     """Lets a training, which runs in a thread, do steps only while it is asked to."""
 
     def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
         self._turn = threading.Event()
         self._over = threading.Event()
         self._seconds = 0.0
         self._record: crossings.Recording | None = None
+
+    def start(self, estimator: Estimator, *hooks: tf.compat.v1.train.SessionRunHook) -> None:
+        """Begins the training, with this hook behind others."""
+        self._thread = threading.Thread(
+            target=estimator.train, kwargs={"hooks": [*hooks, self]}, daemon=True
+        )
+        self._thread.start()
 
     def take(self, seconds: float, least_steps: int = 0) -> tuple[int, float, float]:
         """Trains for at least that long and so many steps.
@@ -81,7 +91,9 @@ class Turns(tf.compat.v1.train.SessionRunHook):
         self._steps, self._start = 0, time.perf_counter()
         self._over.clear()
         self._turn.set()
-        self._over.wait()
+        while not self._over.wait(_LOOK_SEC):
+            if self._thread is None or not self._thread.is_alive():
+                raise RuntimeError("The training has ended; its log says why.")
         return self._steps, self._elapsed, self._loss
 
     def record(self, steps: int) -> crossings.Recording:
@@ -159,11 +171,7 @@ class Member:
                 config.embedding_prefetch_capacity = 0
                 config.enable_embedding_postpush = False
             config.intra_op_parallelism_threads = threads
-        estimator = Estimator(RankingModel(batches, model), config)
-        self._thread = threading.Thread(
-            target=estimator.train, kwargs={"hooks": [self._turns]}, daemon=True
-        )
-        self._thread.start()
+        self._turns.start(Estimator(RankingModel(batches, model), config))
 
     def run(self, seconds: float) -> tuple[int, float, float]:
         return self._turns.take(seconds)

@@ -3,7 +3,6 @@
 Its settings are those a user gets: no queues, so that ranks train as one process does.
 """
 
-import threading
 from typing import Any
 
 import tensorflow as tf
@@ -98,12 +97,8 @@ class Member:
         ranking = RankingModel(parts.take(batches, rank, num_ranks), model)
         ranking.p.train.divide_input = False  # It is the part of this rank already.
         config = RunConfig(model_dir=model_dir, sync=True, save_checkpoints_steps=_NEVER_STEPS)
-        estimator = Estimator(ranking, config)
         # The traffic of a step is added up before its turn may end.
-        self._thread = threading.Thread(
-            target=estimator.train, kwargs={"hooks": [self._traffic, self._turns]}, daemon=True
-        )
-        self._thread.start()
+        self._turns.start(Estimator(ranking, config), self._traffic)
 
     def run(self, steps: int) -> tuple[int, float, float]:
         """Returns steps done, the seconds they took, and a loss; all ranks do as many."""
