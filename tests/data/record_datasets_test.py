@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl import flags
 
 from monolith import errors
-from monolith.data import parsers, record_datasets
+from monolith.data import parsers, record_datasets, row_filters
 from monolith.data.framing import Framing
 from monolith.data.record_datasets import (
     CompressType,
@@ -196,3 +196,25 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
         FilePBDataset(write(tmp_path / "a.snappy", []))
     with pytest.raises(errors.ConfigError, match="zcat"):
         FilePBDataset("", compression_type=CompressType.GZIP)
+
+
+def test_reading_goes_on_between_two_files_and_behind_a_filter(tmp_path):
+    paths = []
+    for name in (1, 2, 3):
+        rows = [example_pb2.Example(label=[name, i]).SerializeToString() for i in range(100)]
+        paths.append(write(tmp_path / f"{name}", rows))
+
+    def make_dataset():
+        dataset = PBDataset(paths, input_pb_type=PbType.EXAMPLE)
+        return dataset.filter(lambda row: row_filters.filter_by_label(row, [2.0])).batch(7)
+
+    passed = [batch.tolist() for batch in make_dataset().as_numpy_iterator()]
+    # Two of three files, each of whose rows comes once.
+    assert len({row for batch in passed for row in batch}) == 200
+    iterator = iter(make_dataset())
+    for _ in range(5):
+        next(iterator)
+    saved = tf.train.Checkpoint(i=iterator).write(str(tmp_path / "position"))
+    again = iter(make_dataset())
+    tf.train.Checkpoint(i=again).read(saved)
+    assert [batch.numpy().tolist() for batch in again] == passed[5:]
