@@ -543,7 +543,7 @@ def test_guide_lists_every_setting_with_its_default_and_meaning():
 
 def test_guide_shows_how_a_setting_is_refused():
     with pytest.raises(errors.ConfigError) as caught:
-        supported.check_settings(RunnerConfig(enable_sync_training=True))
+        supported.check_settings(RunnerConfig(enable_gpu_training=True))
     assert f"```\n{caught.value}\n```" in GUIDE.read_text()
 
 

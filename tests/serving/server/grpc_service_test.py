@@ -24,6 +24,7 @@ from tensorflow_serving.apis import (
 )
 
 from monolith.serving.server.config import Batching, Limits, ModelConfig, Security, VersionPolicy
+from monolith.serving.server.loaded import LoadedModel
 
 Code = grpc.StatusCode
 
@@ -364,10 +365,20 @@ def test_tokens(models, tmp_path):
         health_pb2_grpc.HealthStub(client.channel).Check(health_pb2.HealthCheckRequest())
 
 
-def test_a_deadline_that_has_passed(models):
+def test_a_deadline_that_has_passed(models, monkeypatch):
+    """The model answers when nobody waits any more, and then the next one."""
+    let_go = threading.Event()
+    run = LoadedModel.run
+
+    def run_late(*args, **kwargs):
+        assert let_go.wait(60)
+        return run(*args, **kwargs)
+
     with serving(models, rest_port=None, batching=Batching(parallel=1)) as (_, client):
+        monkeypatch.setattr(LoadedModel, "run", run_late)
         with expect(Code.DEADLINE_EXCEEDED):
-            client.prediction.Predict(make_request({"x": [1.0]}), timeout=1e-6)
+            client.prediction.Predict(make_request({"x": [1.0]}), timeout=0.05)
+        let_go.set()
         assert client.predict([1.0]) == [3]
 
 
