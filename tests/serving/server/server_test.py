@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import shutil
 import socket
 import threading
@@ -15,6 +16,9 @@ from support.serving import QUICK, Client, save_model, serving
 from monolith import errors
 from monolith.serving.server.config import Batching, ModelConfig, Security, ServerConfig
 from monolith.serving.server.server import PredictionServer
+
+# Versions under load; the full run, for a figure: MONOLITH_VERSION_SWAPS=100.
+SWAPS = int(os.environ.get("MONOLITH_VERSION_SWAPS", "10"))
 
 
 @pytest.fixture
@@ -122,21 +126,21 @@ class Load:
 
 @pytest.mark.parametrize("batching", [None, Batching(max_rows=8)], ids=["alone", "merged"])
 def test_versions_are_swapped_without_a_failed_request(models, batching):
-    swaps = 10
     gc.collect()
     with (
         serving(models, rest_port=None, batching=batching) as (server, client),
         Load(server.port) as load,
     ):
-        for number in range(2, 2 + swaps):
+        for number in range(2, 2 + SWAPS):
             save_model(models / str(number), factor=float(number))
             deadline = time.monotonic() + 60
             while client.predict([1.0]) != [number]:
                 assert time.monotonic() < deadline
             shutil.rmtree(models / str(number - 1))
+    print(f"{SWAPS} swaps: {len(load.answers)} answers, {len(load.failures)} failures")
     assert not load.failures
     # Each version has answered, and none after its successor did.
-    assert set(load.answers) == {float(number) for number in range(1, 2 + swaps)}
+    assert set(load.answers) == {float(number) for number in range(1, 2 + SWAPS)}
 
 
 def test_a_broken_version_does_not_disturb(models):
