@@ -89,7 +89,7 @@ def _temporary_directory(
 
 @pytest.fixture(autouse=True)
 def _fresh_start() -> None:
-    """Same seeds for every test, a default graph that nobody has added to, no noted session."""
+    """Same seeds for every test, an empty default graph, nothing noted by an earlier one."""
     random.seed(SEED)
     np.random.seed(SEED)
     tf = sys.modules.get("tensorflow")
@@ -100,6 +100,10 @@ def _fresh_start() -> None:
     sessions = sys.modules.get("monolith.training.hooks.current_session")
     if sessions is not None:
         sessions._INFO = sessions._Info()
+    # The list that was parsed last names the features of all parsers.
+    feature_list = sys.modules.get("monolith.data.feature_list")
+    if feature_list is not None:
+        feature_list.FeatureList.forget_parsed()
 
 
 @pytest.fixture

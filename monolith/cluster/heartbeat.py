@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 
+from monolith.cluster.background import BackgroundCall
+
 logger = logging.getLogger(__name__)
 
 _REPEAT_WARNING_SEC = 60.0
@@ -67,16 +69,17 @@ def _stop_all() -> None:
         _heartbeats.clear()
     for heartbeat in heartbeats:
         heartbeat.request_stop()
+    # One that hangs in the network, or writes to a slow disk, is waited for as all calls are.
     deadline_sec = time.monotonic() + _JOIN_SEC
     for heartbeat in heartbeats:
         heartbeat.join(max(0.0, deadline_sec - time.monotonic()))
 
 
-class _Heartbeat(threading.Thread):
+class _Heartbeat(BackgroundCall):
     def __init__(
         self, beat: Callable[[], None], name: str, period_sec: float, retry_sec: float
     ) -> None:
-        super().__init__(name=name, daemon=True)
+        super().__init__(name)
         self._beat = beat
         self._period_sec = period_sec
         self._retry_sec = retry_sec

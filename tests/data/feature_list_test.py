@@ -7,12 +7,6 @@ from monolith.data import feature_list
 from monolith.data.feature_list import FeatureList
 
 
-@pytest.fixture(autouse=True)
-def forget():
-    yield
-    FeatureList.forget_parsed()
-
-
 def parse(tmp_path, text: str) -> FeatureList:
     path = tmp_path / "features.conf"
     path.write_text(text)

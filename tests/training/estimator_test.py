@@ -450,7 +450,8 @@ class TestRunConfig:
         # Ours.
         assert config.enable_dynamic_sharding is False
         assert len([f for f in dataclasses.fields(config) if f.name.startswith("sync_")]) == 5
-        assert len(dataclasses.fields(config)) == 37 + 1 + 5
+        assert config.sync is False
+        assert len(dataclasses.fields(config)) == 37 + 1 + 5 + 1
 
     def test_json(self):
         config = RunConfig(num_ps=3, reload_alias_map={"new": "old"})

@@ -3,9 +3,11 @@
 Example:
     >>> from monolith.testing import generate_test_hash_table_config
     >>> configs = {"user": generate_test_hash_table_config(dim=1)}
-    >>> table = create_native_multi_hash_table(0, configs, hash_filters=[None])
-    >>> table = table.assign({"user": ([7], [[0.5]])})
-    >>> table.lookup({"user": [7, 8]})["user"].numpy().tolist()
+    >>> with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    ...     table = create_native_multi_hash_table(0, configs, hash_filters=[None])
+    ...     _ = session.run(table.initializer)
+    ...     table = table.assign({"user": ([7], [[0.5]])})
+    ...     session.run(table.lookup({"user": [7, 8]})["user"]).tolist()
     [[0.5], [0.0]]
 """
 

@@ -12,6 +12,7 @@ Example:
     >>> from monolith.embedding.sharding.factory import create_partitioned_hash_table
     >>> from monolith.proto import example_pb2
     >>> from monolith.testing import generate_test_hash_table_config
+    >>> from tensorflow.python.ops import resources
     >>> bias = example_pb2.OutConfig()
     >>> _ = bias.slice_configs.add(feature_name="user", start=0, end=1)
     >>> _ = bias.shape.add(dims=[-1, 1])
@@ -19,9 +20,12 @@ Example:
     >>> ctx.set("sharding_feature_configs", PartitionedHashTable.gen_feature_configs(
     ...     0, {"user": generate_test_hash_table_config(dim=1)}, {"bias": bias},
     ...     {"user": [1]}, {"user": ReduceSum()}, use_native_multi_hash_table=True))
-    >>> table = create_partitioned_hash_table(0, True, hash_filters=[None], parser_ctx=ctx)
-    >>> table = table.assign([{"user": ([7, 8], [[0.5], [0.25]])}])
-    >>> table.lookup({"user": tf.ragged.constant([[7, 8], [8]], dtype=tf.int64)})["bias"].numpy()
+    >>> with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    ...     table = create_partitioned_hash_table(0, True, hash_filters=[None], parser_ctx=ctx)
+    ...     _ = session.run(resources.initialize_resources(resources.shared_resources()))
+    ...     table = table.assign([{"user": ([7, 8], [[0.5], [0.25]])}])
+    ...     ids = tf.ragged.constant([[7, 8], [8]], dtype=tf.int64)
+    ...     session.run(table.lookup({"user": ids})["bias"])
     array([[0.75],
            [0.25]], dtype=float32)
 """

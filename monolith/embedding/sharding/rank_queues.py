@@ -8,11 +8,13 @@ ahead, whose rows then lack the updates of the steps in between; 3 and 4 update 
 All ranks fill and empty their queues in the same steps, so that their exchanges meet.
 
 Example:
+    >>> collectives.init()
     >>> with tf.Graph().as_default():
     ...     queues = RankQueues({"enable_pipelined_fwda2a": 1})
     ...     rows = queues.after_lookup(tf.constant([1.0]))
     ...     len(queues.forward_hooks)
     1
+    >>> collectives.shutdown()
 """
 
 from collections.abc import Callable, Mapping

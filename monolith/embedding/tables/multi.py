@@ -2,7 +2,7 @@
 
 The tables stand in sorted order of their names. Ids of all tables travel as one ragged tensor with
 a row per table, their rows as one flat vector. Creation and use are separate: in a graph, a session
-must run the `initializer`, or `tf.compat.v1` 's `initialize_resources(shared_resources())`, first.
+must run the `initializer` first, or `initialize_resources` of `tensorflow.python.ops.resources`.
 
 Example:
     >>> from monolith.testing import generate_test_hash_table_config

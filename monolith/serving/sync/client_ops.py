@@ -11,7 +11,7 @@ Example:
     ...     server = DummySyncServer("127.0.0.1:0")
     ...     client = ParameterSyncClient(parameter_sync_client_from_config(name_suffix="example"))
     ...     table = single.test_hash_table(2, name_suffix="synced", sync_client=client.handle)
-    ...     session.run(table.initializer or [])
+    ...     _ = session.run(table.initializer or [])
     ...     port = session.run(server.get_port())[0]
     ...     config = parameter_sync_pb2.ClientConfig(targets=[f"127.0.0.1:{port}"], model_name="m")
     ...     sync = client.create_sync_op(config.SerializeToString())

@@ -15,11 +15,11 @@ from typing import Any
 import tensorflow as tf
 
 from monolith.cluster import manager, members
+from monolith.cluster.background import BackgroundCall
 from monolith.cluster.members import MemberConflictError, Membership, describe_conflict
 from monolith.graph import devices
 from monolith.native import logging_ops
 from monolith.training.config.cluster import RoleSettings
-from monolith.training.distributed.background import BackgroundCall
 from monolith.training.hooks import server_health
 
 logger = logging.getLogger(__name__)
@@ -207,11 +207,11 @@ def _make_queue(index: int) -> tf.queue.FIFOQueue:
     return tf.queue.FIFOQueue(1, tf.int32, shapes=[()], shared_name=name, name=name)
 
 
-class _Waiter(threading.Thread):
+class _Waiter(BackgroundCall):
     """Waits at the queue, so that the main thread can hear signals."""
 
     def __init__(self, target: str, index: int) -> None:
-        super().__init__(name="ps_queue", daemon=True)
+        super().__init__("ps_queue")
         self._target = target
         self._index = index
         self._is_done = threading.Event()

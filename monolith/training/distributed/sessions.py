@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf  # noqa: F401 - for the example
 from tensorflow.python.client import session as tf_session
 
-from monolith.training.distributed.background import BackgroundCall
+from monolith.cluster.background import BackgroundCall
 
 logger = logging.getLogger(__name__)
 

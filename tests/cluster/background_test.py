@@ -10,7 +10,7 @@ PROGRAM = textwrap.dedent(
     """
     import sys
     import tensorflow as tf
-    from monolith.training.distributed import background
+    from monolith.cluster import background
 
     background.EXIT_WAIT_SEC = float(sys.argv[2])
 
