@@ -7,7 +7,7 @@ WORKERS ?= 2
 CPP_SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
 NATIVE_SOURCES := CMakeLists.txt $(CPP_SOURCES) $(shell find csrc proto -name '*.proto' -o -name CMakeLists.txt)
 
-.PHONY: setup native wheel demo test system-packages test-fast test-core test-asan test-tsan fuzz fuzz-asan lint format bench bench-table bench-checkpoint bench-dense bench-prefetch docs site bench-small bench-keras bench-distributed bench-sync bench-calls bench-input bench-serving fuzz-serving chaos clean
+.PHONY: setup native wheel demo test system-packages test-fast test-core test-asan test-tsan fuzz fuzz-asan lint format bench bench-table bench-checkpoint bench-dense bench-prefetch docs site bench-small bench-keras bench-criteo bench-distributed bench-sync bench-calls bench-input bench-serving fuzz-serving chaos clean
 
 setup: $(VENV)/.native
 
@@ -139,6 +139,10 @@ bench-train: setup
 # model.fit with our Keras layer against those of Keras and TensorFlow Recommenders Addons.
 bench-keras: setup
 	$(BIN)/python -m benchmarks.keras.run --write
+
+# A Criteo-shaped training step against PyTorch, Keras and TensorFlow Recommenders Addons.
+bench-criteo: setup
+	$(BIN)/python -m benchmarks.criteo.run --write
 
 # The prediction server against a call of the model in the same process.
 bench-serving: setup

@@ -6,6 +6,7 @@ in a thread, and a hook lets it do steps only while it is asked to.
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -74,11 +75,9 @@ class Turns(tf.compat.v1.train.SessionRunHook):
         self._seconds = 0.0
         self._record: crossings.Recording | None = None
 
-    def start(self, estimator: Estimator, *hooks: tf.compat.v1.train.SessionRunHook) -> None:
+    def start(self, train: Callable[..., Any], *hooks: tf.compat.v1.train.SessionRunHook) -> None:
         """Begins the training, with this hook behind others."""
-        self._thread = threading.Thread(
-            target=estimator.train, kwargs={"hooks": [*hooks, self]}, daemon=True
-        )
+        self._thread = threading.Thread(target=train, kwargs={"hooks": [*hooks, self]}, daemon=True)
         self._thread.start()
 
     def take(self, seconds: float, least_steps: int = 0) -> tuple[int, float, float]:
@@ -171,7 +170,7 @@ class Member:
                 config.embedding_prefetch_capacity = 0
                 config.enable_embedding_postpush = False
             config.intra_op_parallelism_threads = threads
-        self._turns.start(Estimator(RankingModel(batches, model), config))
+        self._turns.start(Estimator(RankingModel(batches, model), config).train)
 
     def run(self, seconds: float) -> tuple[int, float, float]:
         return self._turns.take(seconds)

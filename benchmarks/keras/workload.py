@@ -85,16 +85,21 @@ class Batches(NamedTuple):
         )
 
 
+def draw_zipf(rng: np.random.Generator, rows: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Draws numbers from 0 to `rows`, the first ones most often."""
+    # By the inverse of the distribution.
+    weights = np.arange(1, rows + 1, dtype=np.float64) ** -ZIPF
+    ends = np.cumsum(weights) / weights.sum()
+    return np.searchsorted(ends[:-1], rng.random(shape))
+
+
 def make_slots(features: list[Feature], num_batches: int) -> Batches:
     """Draws ids of each slot, a few of them often; labels mean nothing."""
     rng = np.random.default_rng(1)
     shape = (num_batches, BATCH)
     numbers, ids = {}, {}
     for feature in features:
-        # By the inverse of the distribution: the first ids are drawn most often.
-        weights = np.arange(1, feature.rows + 1, dtype=np.float64) ** -ZIPF
-        ends = np.cumsum(weights) / weights.sum()
-        numbers[feature.name] = np.searchsorted(ends[:-1], rng.random(shape))
+        numbers[feature.name] = draw_zipf(rng, feature.rows, shape)
         known = rng.integers(-(2**63), 2**63, feature.rows)
         ids[feature.name] = known[numbers[feature.name]]
     return Batches(numbers, ids, rng.integers(0, 2, shape).astype(np.float32))

@@ -98,7 +98,7 @@ class Member:
         ranking.p.train.divide_input = False  # It is the part of this rank already.
         config = RunConfig(model_dir=model_dir, sync=True, save_checkpoints_steps=_NEVER_STEPS)
         # The traffic of a step is added up before its turn may end.
-        self._turns.start(Estimator(ranking, config), self._traffic)
+        self._turns.start(Estimator(ranking, config).train, self._traffic)
 
     def run(self, steps: int) -> tuple[int, float, float]:
         """Returns steps done, the seconds they took, and a loss; all ranks do as many."""
