@@ -33,12 +33,10 @@ import tensorflow as tf
 from monolith import errors
 from monolith.checkpoint.changed_model import OnChange
 from monolith.checkpoint.paths import SaveHelper
-from monolith.core import directories
 from monolith.embedding import optimizers
 from monolith.graph import collectives, quiet
 from monolith.graph.spec import Hook
 from monolith.model.model import (
-    MADE_EAGERLY,
     Data,
     Model,
     ModelTask,
@@ -52,6 +50,13 @@ from monolith.training.hooks.summaries import SummaryWriter
 from monolith.training.hooks.watch import Reporter, WatchHook
 from monolith.training.launch import cluster
 from monolith.training.launch.work import ModelWork, Repeated
+from monolith.training.model_arguments import (
+    check_cluster,
+    check_count,
+    check_data,
+    check_sync,
+    make_config,
+)
 from monolith.training.tables import save
 
 DEFAULT_OPTIMIZER = optimizers.Adagrad(0.02)
@@ -106,12 +111,12 @@ class ModelEstimator:
         self._optimizer = optimizer
         self._clip_norm = clip_norm
         self._has_default_dir = not model_dir and not (config and config.model_dir)
-        config = _make_config(config, model_dir, model.name)
+        config = make_config(config, model_dir, model.name)
         if config.sync:
-            _check_sync(config)
+            check_sync(config)
         self._cluster = (config.num_ps, config.num_workers) if config.num_workers > 1 else None
         if self._cluster is not None:
-            _check_cluster(config)
+            check_cluster(config)
             # What is not training happens here; how many servers wrote a checkpoint is the same.
             config = dataclasses.replace(config, num_ps=0, num_workers=1)
         self._config = config
@@ -481,65 +486,6 @@ def make_work(
         hooks=hooks,
         config=config,
     )
-
-
-def check_count(name: str, value: Any) -> None:
-    """Refuses what is not a positive int.
-
-    Raises:
-        ConfigError: It is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise errors.ConfigError(f"`{name}` must be a positive int, got {value!r}.")
-
-
-def check_data(data: Any) -> Data:
-    """Refuses what no data can be read from.
-
-    Raises:
-        ConfigError: It is no function and no reader.
-    """
-    if isinstance(data, tf.data.Dataset):
-        raise errors.ConfigError(MADE_EAGERLY)
-    if not callable(data):
-        raise errors.ConfigError(
-            "Data is a function that returns a tf.data.Dataset of dicts, or a reader such as "
-            f"ml.data.csv('day1/*.csv', schema); got {data!r}."
-        )
-    return data
-
-
-def _make_config(config: RunConfig | None, model_dir: Any, name: str) -> RunConfig:
-    config = RunConfig() if config is None else config
-    if not isinstance(config, RunConfig):
-        raise errors.ConfigError(f"`config` must be an ml.RunConfig, got {config!r}.")
-    directory = "" if model_dir is None else os.fspath(model_dir)
-    if directory and config.model_dir and directory != config.model_dir:
-        raise errors.ConfigError(
-            f"There are two model directories, {directory!r} and, in the config, "
-            f"{config.model_dir!r}; give one."
-        )
-    directory = directory or config.model_dir or directories.make_default_model_dir(name)
-    changes: dict[str, Any] = {"is_local": True, "model_dir": directory}
-    if config.enable_alias_map_auto_gen is None:
-        # `restore_what_fits` says what becomes of variables with other names.
-        changes["enable_alias_map_auto_gen"] = False
-    return dataclasses.replace(config, **changes)
-
-
-def _check_sync(config: RunConfig) -> None:
-    for name, alone in (("num_ps", 0), ("num_workers", 1)):
-        if getattr(config, name) != alone:
-            raise errors.ConfigError(
-                f"`sync` is True and `{name}` is {getattr(config, name)}, but in a synchronous job "
-                "the ranks that `monolith run -n` starts are all there is; leave it at "
-                f"{alone}."
-            )
-
-
-def _check_cluster(config: RunConfig) -> None:
-    for name in ("num_ps", "num_workers"):
-        check_count(name, getattr(config, name))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,7 @@
-"""`ml.Estimator`: from a model and data to checkpoints, metrics, predictions, an exported model."""
+"""`ml.Estimator`: from a model and data to checkpoints, metrics, predictions, an exported model.
+
+Covers monolith/training/model_arguments.py.
+"""
 
 import os
 

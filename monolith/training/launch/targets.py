@@ -30,12 +30,8 @@ from monolith.model.task import NativeTask
 from monolith.training.config.run import RunConfig
 from monolith.training.estimator import Estimator
 from monolith.training.launch.work import ModelWork, TaskWork, Work
-from monolith.training.model_estimator import (
-    DEFAULT_OPTIMIZER,
-    ModelEstimator,
-    check_data,
-    make_work,
-)
+from monolith.training.model_arguments import check_data
+from monolith.training.model_estimator import DEFAULT_OPTIMIZER, ModelEstimator, make_work
 
 _KINDS = "a task, an ml.Model, an Estimator, or a function that makes one of them"
 
