@@ -12,13 +12,20 @@ Example:
 
 import abc
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from monolith import errors
 from monolith.proto import embedding_hash_table_pb2 as proto
+
+# How the values of rows are kept while they train.
+STORAGES: Mapping[str, int] = {
+    "float32": proto.EntryConfig.FLOAT32,
+    "float16": proto.EntryConfig.FLOAT16,
+    "int8": proto.EntryConfig.INT8,
+}
 
 
 class HashTableConfig(abc.ABC):
@@ -41,6 +48,12 @@ class CuckooHashTableConfig(HashTableConfig):
             filter: one that counts takes at most 15. None leaves it to the slots.
         expire_after_days: Rows of this table expire after so many days without an update, whatever
             their slots say. None leaves it to the slots.
+        storage: How the values of rows are kept in memory: "float32", "float16", or "int8", a
+            byte for each and one for their common exponent. Lookups give float32 all the same,
+            optimizer states stay as they are, and updates are rounded at random, right on average.
+
+    Raises:
+        ConfigError: A setting is out of its range.
 
     Example:
         >>> table_config = proto.EmbeddingHashTableConfig()
@@ -59,6 +72,7 @@ class CuckooHashTableConfig(HashTableConfig):
         *,
         admit_after: int | None = None,
         expire_after_days: int | None = None,
+        storage: str = "float32",
     ) -> None:
         for name, value in (
             ("initial_capacity", initial_capacity),
@@ -74,6 +88,7 @@ class CuckooHashTableConfig(HashTableConfig):
         self._feature_evict_every_n_hours = feature_evict_every_n_hours
         self._admit_after = admit_after
         self._expire_after_days = expire_after_days
+        self._storage = _find_storage(storage)
 
     def mutate_table(self, table_config: proto.EmbeddingHashTableConfig) -> None:
         table_config.initial_capacity = self._initial_capacity
@@ -86,6 +101,8 @@ class CuckooHashTableConfig(HashTableConfig):
         if self._expire_after_days is not None:
             expire_times = table_config.slot_expire_time_config
             expire_times.default_expire_time = self._expire_after_days
+        if self._storage != proto.EntryConfig.FLOAT32:
+            table_config.entry_config.storage = self._storage
 
 
 class HashTableConfigInstance:
@@ -145,6 +162,15 @@ class HashTableConfigInstance:
         if not self._learning_rate_fns:
             raise errors.ConfigError("Learning_rate_fns must be not empty.")
         return [fn() if callable(fn) else fn for fn in self._learning_rate_fns]
+
+
+def _find_storage(storage: Any) -> Any:
+    if not isinstance(storage, str) or storage not in STORAGES:
+        raise errors.ConfigError(
+            f"`storage` of a table must be one of {', '.join(map(repr, STORAGES))}, got "
+            f"{storage!r}."
+        )
+    return STORAGES[storage]
 
 
 def _check_whole_number(name: str, value: Any, least: int) -> None:

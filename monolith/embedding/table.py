@@ -60,6 +60,10 @@ class Table(trackable.Trackable):
         expire_after_days: Days without an update after which a row is dropped; None keeps it.
         compressor: How rows are stored in an exported model: "fp32", "fp16", "fixed_r8",
             "one_bit", or one of `monolith.embedding.entry`.
+        storage: How the values of rows are kept in memory while they train: "float32", "float16",
+            or "int8", a byte for each and one for their common exponent. Lookups give float32,
+            the optimizer's state stays as it is, and updates are rounded at random, right on
+            average.
 
     Raises:
         ConfigError: A setting is out of its range, or the graph has a table of this name.
@@ -81,6 +85,7 @@ class Table(trackable.Trackable):
         admit_after: int = 0,
         expire_after_days: int | None = None,
         compressor: Any = "fp32",
+        storage: str = "float32",
     ) -> None:
         self._config = TableConfig(
             name,
@@ -90,6 +95,7 @@ class Table(trackable.Trackable):
             admit_after,
             expire_after_days,
             compressor,
+            storage,
         )
         # A table that is made while a function is traced outlives the trace.
         with tf.init_scope():
@@ -354,6 +360,7 @@ class Table(trackable.Trackable):
             admit_after=checked.admit_after,
             expire_after_days=checked.expire_after_days,
             compressor=checked.compressor,
+            storage=checked.storage,
         )
 
     def check_place(self) -> None:

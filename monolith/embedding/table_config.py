@@ -56,6 +56,8 @@ class TableConfig:
         expire_after_days: Days without an update after which a row is dropped; None keeps it.
         compressor: How a row is stored in an exported model: "fp32", "fp16", "fixed_r8",
             "one_bit", or one of `monolith.embedding.entry`.
+        storage: How the values of rows are kept in memory while they train: "float32", "float16"
+            or "int8". Updates of the last two are rounded at random, right on average.
 
     Raises:
         ConfigError: A setting is out of its range.
@@ -68,6 +70,7 @@ class TableConfig:
     admit_after: int = 0
     expire_after_days: int | None = None
     compressor: Any = "fp32"
+    storage: str = "float32"
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -103,7 +106,9 @@ class TableConfig:
         """
         config = proto.EmbeddingHashTableConfig()
         evict = _EVICT_EVERY_HOURS if self.expire_after_days and not serving else 0
-        entry.CuckooHashTableConfig(feature_evict_every_n_hours=evict).mutate_table(config)
+        entry.CuckooHashTableConfig(
+            feature_evict_every_n_hours=evict, storage=self.storage
+        ).mutate_table(config)
         if self.expire_after_days is not None:
             config.slot_expire_time_config.default_expire_time = self.expire_after_days
         if serving:

@@ -176,6 +176,7 @@ class TestOtherBytes:
         (embedding_hash_table_pb2.FloatCompressorConfig.OneBit, "max_scale", 10000),
         (embedding_hash_table_pb2.FloatCompressorConfig.OneBit, "amplitude", 0.1),
         (embedding_hash_table_pb2.EntryConfig, "entry_type", 1),
+        (embedding_hash_table_pb2.EntryConfig, "storage", 0),
         (embedding_hash_table_pb2.EmbeddingHashTableConfig, "entry_type", 1),
         (embedding_hash_table_pb2.EmbeddingHashTableConfig, "initial_capacity", 1),
         (embedding_hash_table_pb2.EmbeddingHashTableConfig, "feature_evict_every_n_hours", 240),
@@ -241,7 +242,7 @@ def make_numbers(message):
                 "warmup_steps": 9,
             },
         ),
-        (embedding_hash_table_pb2.EntryConfig, {"segments": 1, "entry_type": 2}),
+        (embedding_hash_table_pb2.EntryConfig, {"segments": 1, "entry_type": 2, "storage": 100}),
         (
             embedding_hash_table_pb2.EntryConfig.Segment,
             {"init_config": 1, "opt_config": 2, "comp_config": 3, "dim_size": 7},
@@ -354,6 +355,10 @@ def test_field_numbers(message, numbers):
         (
             embedding_hash_table_pb2.EntryConfig.EntryType,
             {"UNKNOWN": 0, "TRAINING": 1, "SERVING": 2},
+        ),
+        (
+            embedding_hash_table_pb2.EntryConfig.Storage,
+            {"FLOAT32": 0, "FLOAT16": 1, "INT8": 2},
         ),
         (embedding_hash_table_pb2.EmbeddingHashTableConfig.EntryType, {"PACKED": 1, "RAW": 2}),
         (

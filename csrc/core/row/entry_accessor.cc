@@ -6,86 +6,38 @@
 #include <utility>
 #include <vector>
 
-#include "core/optimizer/optimizer.h"
+#include "core/row/compact_accessor.h"
 #include "core/row/compressor.h"
-#include "core/row/initializer.h"
-#include "core/row/retriever.h"
+#include "core/row/segments.h"
 #include "core/system/scratch_floats.h"
-#include "core/system/simd.h"
 
 namespace monolith::core {
 namespace {
-
-MONOLITH_SIMD
-void Add(std::size_t dim, const float* MONOLITH_RESTRICT values, float* MONOLITH_RESTRICT sums) {
-  for (std::size_t i = 0; i < dim; ++i) sums[i] += values[i];
-}
 
 // Rows start 8-byte aligned with their floats.
 float* Values(std::byte* row) { return reinterpret_cast<float*>(row); }
 const float* Values(const std::byte* row) { return reinterpret_cast<const float*>(row); }
 
-[[noreturn]] void ThrowRestore(const EntryDumpView& dump, const std::string& why) {
-  const std::string id = dump.has_id ? "id " + std::to_string(dump.id) : "an entry without id";
-  throw std::invalid_argument("Cannot restore " + id + ": " + why);
-}
-
-void RequireDim(const EntryDumpView& dump, std::size_t dim) {
-  if (dump.num.size() != dim) {
-    ThrowRestore(dump, "the dump has dim " + std::to_string(dump.num.size()) +
-                           ", but the table has dim " + std::to_string(dim) + ".");
-  }
-}
-
-struct Segment {
-  std::size_t dim;
-  std::size_t value_offset;  // Floats.
-  std::size_t state_offset;  // Bytes.
-  std::unique_ptr<Initializer> initializer;
-  std::unique_ptr<Optimizer> optimizer;
-  std::unique_ptr<Retriever> retriever;  // nullptr: values are read as they are.
-};
-
-// Bytes of an EntryDump outside `opt`'s content.
-constexpr char kIdTag = static_cast<char>(WireTag(1, WireType::kFixed64));
-constexpr std::uint32_t kNumField = 2;
-constexpr char kOptTag = static_cast<char>(WireTag(3, WireType::kBytes));
-constexpr char kLastUpdateTag = static_cast<char>(WireTag(4, WireType::kVarint));
-
+// Values as they are: plain floats.
 class TrainingEntryAccessor final : public EntryAccessor {
  public:
-  explicit TrainingEntryAccessor(std::vector<Segment> segments) : segments_(std::move(segments)) {
-    for (Segment& segment : segments_) {
-      segment.value_offset = dim_;
-      dim_ += segment.dim;
-      num_dumps_ += static_cast<std::size_t>(segment.optimizer->num_dumps());
-      fixed_opt_bytes_ += segment.optimizer->fixed_dump_bytes();
-      fixed_ = fixed_ && (segment.optimizer->num_dumps() == 0) ==
-                             (segment.optimizer->fixed_dump_bytes() == 0);
-      raw_ = raw_ && segment.retriever == nullptr;
-    }
-    row_bytes_ = dim_ * sizeof(float);
-    for (Segment& segment : segments_) {
-      segment.state_offset = row_bytes_;
-      row_bytes_ += segment.optimizer->state_bytes();
-    }
-  }
+  explicit TrainingEntryAccessor(Segments segments)
+      : segments_(std::move(segments)),
+        dim_(segments_.dim()),
+        raw_(segments_.are_read_as_they_are()) {}
 
-  [[nodiscard]] std::size_t row_bytes() const override { return row_bytes_; }
+  [[nodiscard]] std::size_t row_bytes() const override { return segments_.row_bytes(); }
+  [[nodiscard]] std::size_t value_bytes() const override { return dim_ * sizeof(float); }
   [[nodiscard]] std::size_t dim() const override { return dim_; }
   [[nodiscard]] std::size_t num_segments() const override { return segments_.size(); }
   [[nodiscard]] bool values_are_raw() const override { return raw_; }
-  [[nodiscard]] std::string DebugString() const override {
-    return "TrainingEntryAccessor(dim=" + std::to_string(dim_) +
-           ", segments=" + std::to_string(segments_.size()) +
-           ", row_bytes=" + std::to_string(row_bytes_) + ")";
-  }
+  [[nodiscard]] std::string DebugString() const override { return segments_.DebugString(); }
 
   void Init(std::byte* row) const override {
     for (const Segment& segment : segments_) {
       segment.initializer->Initialize(Values(row) + segment.value_offset);
-      segment.optimizer->InitState(row + segment.state_offset);
     }
+    segments_.InitStates(row);
   }
 
   void Read(const std::byte* row, float* values) const override {
@@ -109,7 +61,7 @@ class TrainingEntryAccessor final : public EntryAccessor {
   }
 
   void AssignAdd(const float* values, std::byte* row) const override {
-    Add(dim_, values, Values(row));
+    AddFloats(dim_, values, Values(row));
   }
 
   void Optimize(std::size_t n, std::byte* const* rows, const float* const* grads,
@@ -127,58 +79,19 @@ class TrainingEntryAccessor final : public EntryAccessor {
 
   void AppendDump(const std::byte* row, bool with_id, std::int64_t id,
                   std::uint32_t last_update_sec, std::string* record) const override {
-    std::size_t opt_bytes = 0;
-    for (const Segment& segment : segments_) {
-      opt_bytes += segment.optimizer->DumpBytes(row + segment.state_offset);
-    }
-    const std::size_t before = record->size();
-    record->resize(before + (with_id ? 9 : 0) + FloatsBytes(dim_) + 1 + VarintBytes(opt_bytes) +
-                   opt_bytes + 1 + VarintBytes(last_update_sec));
-    char* out = record->data() + before;
-    if (with_id) {
-      *out++ = kIdTag;
-      out = WriteFixed64(static_cast<std::uint64_t>(id), out);
-    }
-    out = WriteFloats(kNumField, row, dim_, out);
-    *out++ = kOptTag;
-    out = WriteVarint(opt_bytes, out);
-    for (const Segment& segment : segments_) {
-      out = segment.optimizer->WriteDump(row + segment.state_offset, out);
-    }
-    *out++ = kLastUpdateTag;
-    WriteVarint(last_update_sec, out);
+    segments_.AppendDump(row, row, with_id, id, last_update_sec, record);
   }
 
   void Restore(const EntryDumpView& dump, std::byte* row) const override {
     RequireDim(dump, dim_);
     dump.num.CopyTo(row);
-    if (fixed_ && dump.opt.size() == fixed_opt_bytes_ && RestoreStatesAsWritten(dump.opt, row)) {
-      return;
-    }
-    std::size_t found = 0;
-    auto segment = segments_.begin();
-    WireReader reader(dump.opt);
-    for (WireField field; reader.Next(&field);) {
-      if (field.number != 1 || field.type != WireType::kBytes) continue;
-      while (segment != segments_.end() && segment->optimizer->num_dumps() == 0) ++segment;
-      ++found;
-      if (segment == segments_.end()) continue;  // Goes on counting for the message.
-      RestoreState(dump, *segment, field.bytes, row);
-      ++segment;
-    }
-    if (!reader.ok()) ThrowRestore(dump, "its optimizer dump is malformed.");
-    if (found != num_dumps_) {
-      ThrowRestore(dump, "the dump holds the states of " + std::to_string(found) +
-                             " optimizers, but the table has " + std::to_string(num_dumps_) + ".");
-    }
+    segments_.RestoreStates(dump, row);
   }
 
   void RestoreValues(const EntryDumpView& dump, std::byte* row) const override {
     RequireDim(dump, dim_);
     dump.num.CopyTo(row);
-    for (const Segment& segment : segments_) {
-      segment.optimizer->InitState(row + segment.state_offset);
-    }
+    segments_.InitStates(row);
   }
 
  private:
@@ -194,35 +107,9 @@ class TrainingEntryAccessor final : public EntryAccessor {
     }
   }
 
-  // Returns false if the bytes are not as AppendDump lays them out.
-  [[nodiscard]] bool RestoreStatesAsWritten(std::string_view opt, std::byte* row) const {
-    const char* at = opt.data();
-    for (const Segment& segment : segments_) {
-      const std::size_t bytes = segment.optimizer->fixed_dump_bytes();
-      if (bytes == 0) continue;
-      if (!segment.optimizer->ReadDump(at, row + segment.state_offset)) return false;
-      at += bytes;
-    }
-    return true;
-  }
-
-  void RestoreState(const EntryDumpView& dump, const Segment& segment,
-                    std::string_view single_optimizer_dump, std::byte* row) const {
-    try {
-      segment.optimizer->ParseDump(single_optimizer_dump, row + segment.state_offset);
-    } catch (const std::invalid_argument& error) {
-      ThrowRestore(dump,
-                   "segment " + std::to_string(&segment - segments_.data()) + ": " + error.what());
-    }
-  }
-
-  std::vector<Segment> segments_;
-  std::size_t dim_ = 0;
-  std::size_t row_bytes_ = 0;
-  std::size_t num_dumps_ = 0;
-  bool fixed_ = true;                // Whether the optimizers' part of every dump is equally long,
-  std::size_t fixed_opt_bytes_ = 0;  // and how long.
-  bool raw_ = true;
+  const Segments segments_;
+  const std::size_t dim_;
+  const bool raw_;
 };
 
 class ServingEntryAccessor final : public EntryAccessor {
@@ -236,6 +123,7 @@ class ServingEntryAccessor final : public EntryAccessor {
   }
 
   [[nodiscard]] std::size_t row_bytes() const override { return (used_bytes_ + 3) / 4 * 4; }
+  [[nodiscard]] std::size_t value_bytes() const override { return used_bytes_; }
   [[nodiscard]] std::size_t dim() const override { return dim_; }
   [[nodiscard]] std::size_t num_segments() const override {
     throw std::invalid_argument("ServingEntryAccessor doesn't support SliceSize");
@@ -268,7 +156,7 @@ class ServingEntryAccessor final : public EntryAccessor {
   void AssignAdd(const float* values, std::byte* row) const override {
     ScratchFloats sums(dim_);
     Read(row, sums.data());
-    Add(dim_, values, sums.data());
+    AddFloats(dim_, values, sums.data());
     Assign(sums.data(), row);
   }
 
@@ -349,11 +237,15 @@ std::unique_ptr<EntryAccessor> MakeTrainingAccessor(const EntryConfig& config) {
                                   Describe(config));
     }
     const std::size_t dim = TrainingDim(segment, config);
-    segments.push_back({dim, 0, 0, MakeInitializer(*segment.init_config, dim),
+    segments.push_back({dim, MakeInitializer(*segment.init_config, dim),
                         MakeOptimizer(*segment.opt_config, dim),
                         MakeRetriever(segment.comp_config, dim)});
   }
-  return std::make_unique<TrainingEntryAccessor>(std::move(segments));
+  if (config.storage != EntryConfig::Storage::kFloat32) {
+    return MakeCompactAccessor(std::move(segments), config.storage);
+  }
+  const std::size_t value_bytes = TotalDim(segments) * sizeof(float);
+  return std::make_unique<TrainingEntryAccessor>(Segments(std::move(segments), value_bytes));
 }
 
 std::unique_ptr<EntryAccessor> MakeServingAccessor(const EntryConfig& config) {

@@ -11,8 +11,9 @@
 
 namespace monolith::core {
 
-// Training rows hold the values as floats, then each segment's optimizer state. Serving rows hold
-// the compressed values only, and refuse Optimize, AppendDump and num_segments.
+// Training rows hold the values, as floats or as EntryConfig.storage says, then each segment's
+// optimizer state. Serving rows hold the compressed values only, and refuse Optimize, AppendDump
+// and num_segments.
 //
 // Immutable apart from the hash-net scale, which is atomic: every method may be called from any
 // thread. Rows are locked by the caller and 8-byte aligned.
@@ -21,7 +22,9 @@ class EntryAccessor {
   virtual ~EntryAccessor() = default;
 
   [[nodiscard]] virtual std::size_t row_bytes() const = 0;  // A multiple of 4.
-  [[nodiscard]] virtual std::size_t dim() const = 0;        // Floats that Read gives.
+  // Of these, the first ones, which hold the values.
+  [[nodiscard]] virtual std::size_t value_bytes() const = 0;
+  [[nodiscard]] virtual std::size_t dim() const = 0;  // Floats that Read gives.
   // Learning rates that Optimize expects ("slice size").
   [[nodiscard]] virtual std::size_t num_segments() const = 0;
   // True when Read and Assign are plain copies of `dim` floats, from and to the start of the row.

@@ -225,8 +225,19 @@ TEST(EmbeddingTableRowsTest, PlacesOfErasedAndEvictedRowsAreReusedByFreshRows) {
   }
 }
 
-TEST(EmbeddingTableRowsTest, AgreesWithAMapUnderRandomCalls) {
-  EmbeddingTable table(SgdTable(1));
+class EmbeddingTableStorageTest : public ::testing::TestWithParam<EntryConfig::Storage> {};
+
+INSTANTIATE_TEST_SUITE_P(Storages, EmbeddingTableStorageTest,
+                         ::testing::Values(EntryConfig::Storage::kFloat32,
+                                           EntryConfig::Storage::kFloat16,
+                                           EntryConfig::Storage::kInt8));
+
+TEST_P(EmbeddingTableStorageTest, AgreesWithAMapUnderRandomCalls) {
+  EmbeddingHashTableConfig config = SgdTable(1);
+  config.entry_config.storage = GetParam();
+  EmbeddingTable table(config);
+  // Whole numbers are exact up to 2048 in a float16, and up to 127 in 8 bits.
+  const std::uint64_t most = GetParam() == EntryConfig::Storage::kInt8 ? 4 : 100;
   std::map<std::int64_t, float> model;
   std::mt19937_64 random(5);
   for (int call = 0; call < 3000; ++call) {
@@ -234,7 +245,7 @@ TEST(EmbeddingTableRowsTest, AgreesWithAMapUnderRandomCalls) {
     Ids ids(random() % 200);
     for (auto& id : ids) id = static_cast<std::int64_t>(random() % 3000) - 100;
     Floats values(ids.size());
-    for (auto& value : values) value = static_cast<float>(random() % 100);
+    for (auto& value : values) value = static_cast<float>(random() % most);
     switch (random() % 4) {
       case 0:
         table.Assign(ids.data(), ids.size(), values.data(), {});

@@ -12,7 +12,8 @@ namespace monolith::core {
 struct RowHeader {
   std::uint64_t hash;  // Of the row's id, see IdOfHash: what a search compares.
   std::uint32_t last_update_sec;
-  std::uint32_t live;  // 1 while the row belongs to an id, 0 when the place is free.
+  // 0 when the place is free; 1 while the row belongs to an id, or the last mark that it got.
+  std::uint32_t live;
 };
 static_assert(sizeof(RowHeader) == 16);
 

@@ -307,6 +307,8 @@ bool MergeField(const WireField& field, EntryConfig* config) {
       return MergeRepeated(field, &config->segments);
     case 2:
       return TakeEnum(field, &config->entry_type);
+    case 100:
+      return TakeEnum(field, &config->storage);
     default:
       return true;
   }

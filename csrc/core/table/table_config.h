@@ -213,9 +213,11 @@ struct SegmentConfig {
 struct EntryConfig {
   // Other numbers are kept as they came, so that the error can name them.
   enum class Type : std::int32_t { kUnknown = 0, kTraining = 1, kServing = 2 };
+  enum class Storage : std::int32_t { kFloat32 = 0, kFloat16 = 1, kInt8 = 2 };
 
   std::vector<SegmentConfig> segments;
   Type entry_type = Type::kTraining;
+  Storage storage = Storage::kFloat32;  // Of the values of training rows.
 };
 
 struct SlotExpireTimeConfig {
