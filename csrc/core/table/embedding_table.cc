@@ -111,8 +111,7 @@ EmbeddingTable::EmbeddingTable(const EmbeddingHashTableConfig& config)
     : config_((ValidateTable(config), config)),
       accessor_(MakeEntryAccessor(config.entry_config)),
       dim_(accessor_->dim()),
-      bytes_read_(sizeof(RowHeader) +
-                  (accessor_->values_are_raw() ? dim_ * sizeof(float) : accessor_->row_bytes())),
+      bytes_read_(sizeof(RowHeader) + accessor_->value_bytes()),
       bytes_written_(sizeof(RowHeader) + accessor_->row_bytes()),
       expire_times_(config.slot_expire_time_config),
       rows_(accessor_->row_bytes()),
@@ -375,52 +374,6 @@ void EmbeddingTable::Reinitialize(const std::int64_t* ids, std::size_t n, std::i
         accessor_->Init(row.data());
         row.header->last_update_sec = row_time;
       });
-}
-
-std::size_t EmbeddingTable::Erase(const std::int64_t* ids, std::size_t n) {
-  std::size_t erased = 0;
-  ForEachId<ForWriting>(ids, n, nullptr,
-                        [&](Stripe& stripe, std::uint64_t hash, std::size_t, FoundRow row) {
-                          if (row.header == nullptr) return;
-                          Remove(stripe, hash, row.number);
-                          ++erased;
-                        });
-  return erased;
-}
-
-std::size_t EmbeddingTable::Evict(std::int64_t max_update_sec,
-                                  std::vector<std::int64_t>* evicted_ids) {
-  const std::shared_lock<std::shared_mutex> walk(walk_mutex_);
-  std::size_t evicted = 0;
-  for (std::uint64_t place = 0; place < num_places(); place += RowStore::kBlockRows) {
-    const auto first = static_cast<std::uint32_t>(place);
-    Stripe& stripe = *stripes_[rows_.OwnerOfBlock(first)];
-    const std::unique_lock<FairSharedMutex> lock(stripe.mutex);
-    for (std::uint32_t row = first; row < first + RowStore::kBlockRows; ++row) {
-      const RowHeader* header = rows_.Header(row);
-      if (header->live == 0 ||
-          !expire_times_.Expired(IdOfHash(header->hash), header->last_update_sec, max_update_sec)) {
-        continue;
-      }
-      if (evicted_ids != nullptr) evicted_ids->push_back(IdOfHash(header->hash));
-      Remove(stripe, header->hash, row);
-      ++stripe.expired;
-      ++evicted;
-    }
-  }
-  return evicted;
-}
-
-void EmbeddingTable::Clear() {
-  const std::unique_lock<std::shared_mutex> no_walk(walk_mutex_);
-  const LockedStripes<ForWriting> lock(stripes_, StripeSet(0, kStripes));
-  for (const auto& stripe : stripes_) {
-    stripe->index.Clear();
-    stripe->free_row = kNoRow;
-    stripe->fresh_row = kNoRow;
-    stripe->fresh_left = 0;
-  }
-  rows_.Clear();
 }
 
 void EmbeddingTable::Reserve(std::size_t rows) {

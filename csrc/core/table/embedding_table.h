@@ -156,6 +156,17 @@ class EmbeddingTable {
   // of the dumps.
   void Restore(const EntryDumpView* dumps, std::size_t n, std::int64_t newest_sec = kAnyTime,
                bool values_only = false);
+  // A table that has rows gets those of a snapshot in two passes over the dumps, so that no second
+  // table is needed: Mark them all with a new mark, EraseUnmarked, then Restore them all.
+  //
+  // A mark that no row has.
+  [[nodiscard]] std::uint32_t NewMark();
+  // Marks the rows that the dumps are for, where there are some. Throws std::invalid_argument if
+  // Restore would; until EraseUnmarked, marks change nothing.
+  void Mark(const EntryDumpView* dumps, std::size_t n, std::uint32_t mark,
+            bool values_only = false);
+  // Removes the rows without that mark; returns how many. max_update_sec() starts anew.
+  std::size_t EraseUnmarked(std::uint32_t mark);
 
   // The greatest update time any update or restore has brought.
   [[nodiscard]] std::int64_t max_update_sec() const {
@@ -200,6 +211,8 @@ class EmbeddingTable {
   [[nodiscard]] std::uint32_t Find(const Stripe& stripe, std::uint64_t hash) const;
   [[nodiscard]] std::uint32_t Make(Stripe& stripe, std::uint64_t hash);
   void Remove(Stripe& stripe, std::uint64_t hash, std::uint32_t row);
+  template <typename Goes>
+  std::size_t RemoveWhere(Goes&& goes);
   void RaiseMaxUpdateTime(std::int64_t sec);
 
   const EmbeddingHashTableConfig config_;
@@ -214,6 +227,7 @@ class EmbeddingTable {
   std::array<std::unique_ptr<Stripe>, kStripes> stripes_;
   mutable std::shared_mutex walk_mutex_;
   std::atomic<std::int64_t> max_update_sec_{0};
+  std::atomic<std::uint32_t> num_marks_{0};
 };
 
 }  // namespace monolith::core

@@ -357,5 +357,48 @@ TEST(EmbeddingTableConcurrencyTest, LookupsDoNotStarveUpdates) {
   EXPECT_EQ(updates, wanted);
 }
 
+// Two threads restore into a table, each its part, while others look up and update.
+TEST(EmbeddingTableConcurrencyTest, RowsAreWholeWhileATableIsRestoredInPlace) {
+  constexpr std::size_t kDim = 8;
+  constexpr std::int64_t kIds = 200'000 / kScale;
+  EmbeddingTable source(SgdTable(kDim)), table(SgdTable(kDim));
+  AssignAll(source, Range(kIds / 2, kIds * 3 / 2), 2.0f);
+  AssignAll(table, Range(0, kIds), 1.0f);
+  const std::uint64_t end = source.num_places();
+  const std::vector<std::string> parts[] = {DumpPlaces(source, 0, end / 2),
+                                            DumpPlaces(source, end / 2, end)};
+  std::atomic<bool> done{false};
+  std::atomic<std::int64_t> not_whole{0}, lost{0};
+  std::vector<std::thread> others;
+  others.emplace_back([&] {
+    const Ids both = Range(kIds / 2, kIds / 2 + 1000);
+    while (!done) {
+      const Floats rows = LookupAll(table, both);
+      for (std::size_t i = 0; i < both.size(); ++i) {
+        not_whole += IsWhole(rows.data() + i * kDim, kDim) ? 0 : 1;
+        lost += rows[i * kDim] == 0.0f ? 1 : 0;
+      }
+    }
+  });
+  others.emplace_back([&] {
+    while (!done) AssignAll(table, Range(kIds / 2, kIds / 2 + 100), 1.0f);
+  });
+  const std::uint32_t mark = table.NewMark();
+  RunThreads(2, [&](int part) {
+    std::vector<EntryDumpView> views;
+    for (const std::string& record : parts[part]) views.push_back(ParseRecord(record));
+    table.Mark(views.data(), views.size(), mark);
+  });
+  table.EraseUnmarked(mark);
+  RunThreads(2, [&](int part) { RestoreAll(table, parts[part]); });
+  done = true;
+  for (std::thread& thread : others) thread.join();
+  EXPECT_EQ(not_whole, 0);
+  EXPECT_EQ(lost, 0);
+  EXPECT_EQ(table.size(), source.size());
+  const Ids unwritten = Range(kIds / 2 + 100, kIds * 3 / 2);
+  EXPECT_EQ(LookupAll(table, unwritten), LookupAll(source, unwritten));
+}
+
 }  // namespace
 }  // namespace monolith::core

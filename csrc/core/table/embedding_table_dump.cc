@@ -1,11 +1,34 @@
 // A table's rows as EntryDumps, and back.
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 
 #include "core/table/embedding_table.h"
 #include "core/table/embedding_table_walk.h"
 
 namespace monolith::core {
+namespace {
+
+// The ids of dumps that are to be restored.
+std::vector<std::int64_t> IdsOf(const EntryDumpView* dumps, std::size_t n) {
+  std::vector<std::int64_t> ids(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (!dumps[i].has_id) throw std::invalid_argument("A saved row has no id.");
+    ids[i] = dumps[i].id;
+  }
+  return ids;
+}
+
+void RestoreRow(const EntryAccessor& accessor, const EntryDumpView& dump, bool values_only,
+                std::byte* row) {
+  if (values_only) {
+    accessor.RestoreValues(dump, row);
+  } else {
+    accessor.Restore(dump, row);
+  }
+}
+
+}  // namespace
 
 void EmbeddingTable::LookupEntry(const std::int64_t* ids, std::size_t n,
                                  std::string* entries) const {
@@ -64,11 +87,9 @@ void EmbeddingTable::DumpIds(const std::int64_t* ids, std::size_t n, const Expir
 
 void EmbeddingTable::Restore(const EntryDumpView* dumps, std::size_t n, std::int64_t newest_sec,
                              bool values_only) {
-  std::vector<std::int64_t> ids(n);
+  const std::vector<std::int64_t> ids = IdsOf(dumps, n);
   std::int64_t max_update = 0;
   for (std::size_t i = 0; i < n; ++i) {
-    if (!dumps[i].has_id) throw std::invalid_argument("A saved row has no id.");
-    ids[i] = dumps[i].id;
     max_update = std::max(max_update, dumps[i].last_update_ts_sec);
   }
   std::vector<float> values(config_.skip_zero_embedding ? dim_ : 0);
@@ -80,11 +101,7 @@ void EmbeddingTable::Restore(const EntryDumpView* dumps, std::size_t n, std::int
         const bool is_new = row == kNoRow;
         if (is_new) row = Make(stripe, hash);
         try {
-          if (values_only) {
-            accessor_->RestoreValues(dump, rows_.Data(row));
-          } else {
-            accessor_->Restore(dump, rows_.Data(row));
-          }
+          RestoreRow(*accessor_, dump, values_only, rows_.Data(row));
         } catch (...) {
           Remove(stripe, hash, row);
           throw;
@@ -96,6 +113,24 @@ void EmbeddingTable::Restore(const EntryDumpView* dumps, std::size_t n, std::int
         }
       });
   RaiseMaxUpdateTime(std::min(max_update, newest_sec));
+}
+
+std::uint32_t EmbeddingTable::NewMark() {
+  constexpr std::uint32_t kFirst = 2;  // 0 and 1 have a meaning.
+  return kFirst + num_marks_.fetch_add(1) % (std::numeric_limits<std::uint32_t>::max() - kFirst);
+}
+
+void EmbeddingTable::Mark(const EntryDumpView* dumps, std::size_t n, std::uint32_t mark,
+                          bool values_only) {
+  const std::vector<std::int64_t> ids = IdsOf(dumps, n);
+  std::vector<std::uint64_t> scratch(accessor_->row_bytes() / sizeof(std::uint64_t) + 1);
+  for (std::size_t i = 0; i < n; ++i) {
+    RestoreRow(*accessor_, dumps[i], values_only, reinterpret_cast<std::byte*>(scratch.data()));
+  }
+  ForEachId<ForWriting>(ids.data(), n, nullptr,
+                        [&](Stripe&, std::uint64_t, std::size_t, FoundRow row) {
+                          if (row.header != nullptr) row.header->live = mark;
+                        });
 }
 
 }  // namespace monolith::core

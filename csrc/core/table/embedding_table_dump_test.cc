@@ -273,5 +273,67 @@ TEST(EmbeddingTableDumpTest, RestoringAnIdTwiceKeepsTheLast) {
   EXPECT_EQ(table.max_update_sec(), 10);
 }
 
+void MarkAll(EmbeddingTable& table, const std::vector<std::string>& records, std::uint32_t mark) {
+  std::vector<EntryDumpView> views;
+  for (const std::string& record : records) views.push_back(testing::ParseRecord(record));
+  table.Mark(views.data(), views.size(), mark);
+}
+
+TEST(EmbeddingTableMarkTest, ATableBecomesAnotherInItsOwnMemory) {
+  EmbeddingTable source(AdagradTable(4)), table(AdagradTable(4));
+  Step(source, Range(1000, 3000), 0.5f, 0.1f, 1, At(500));
+  Step(table, Range(0, 2000), 0.25f, 0.1f, 1, At(900));
+  const std::uint64_t places = table.num_places();
+  const std::uint32_t mark = table.NewMark();
+  const std::vector<std::string> before = SortedDump(table);
+  MarkAll(table, DumpAll(source), mark);
+  EXPECT_EQ(SortedDump(table), before);
+  EXPECT_EQ(table.EraseUnmarked(mark), 1000u);
+  EXPECT_EQ(table.size(), 1000u);
+  EXPECT_EQ(LookupEntry(table, 999), "");
+  EXPECT_NE(LookupEntry(table, 1000), "");
+  EXPECT_EQ(table.max_update_sec(), 0);
+  RestoreAll(table, DumpAll(source));
+  EXPECT_EQ(SortedDump(table), SortedDump(source));
+  EXPECT_EQ(table.max_update_sec(), 500);
+  // 1000 places were free, and as many ids are new. They are spread by hash over the 64 stripes: a
+  // stripe has 16 +- 4 of each, and takes a block of 16 places where it lacks some.
+  EXPECT_LE(table.num_places(), places + 64 * 2 * RowStore::kBlockRows);
+  EXPECT_EQ(table.Stats().expired, 0u);
+}
+
+TEST(EmbeddingTableMarkTest, MarksOfACheckThatFailedAreForgotten) {
+  EmbeddingTable source(SgdTable(2)), table(SgdTable(2));
+  AssignAll(source, {1, 2}, 1.0f);
+  AssignAll(table, {1, 2, 3}, 3.0f);
+  MarkAll(table, DumpAll(source), table.NewMark());  // And no more.
+  AssignAll(source, {4}, 4.0f);
+  source.Erase(Ids{2}.data(), 1);
+  const std::uint32_t mark = table.NewMark();
+  MarkAll(table, DumpAll(source), mark);
+  EXPECT_EQ(table.EraseUnmarked(mark), 2u);
+  EXPECT_EQ(LookupAll(table, {1, 2, 3}), (Floats{3, 3, 0, 0, 0, 0}));
+  // A marked row is as any other for all who come.
+  AssignAll(table, {1, 2}, 5.0f);
+  EXPECT_EQ(table.Erase(Ids{1, 2}.data(), 2), 2u);
+  EXPECT_EQ(table.size(), 0u);
+}
+
+TEST(EmbeddingTableMarkTest, DumpsThatDoNotFitAreRefusedAndChangeNothing) {
+  EmbeddingTable source(AdagradTable(2));
+  AssignAll(source, {1, 2}, 1.0f, At(5));
+  const std::vector<std::string> records = DumpAll(source);
+  for (const EmbeddingHashTableConfig& config : {AdagradTable(3), SgdTable(2)}) {
+    EmbeddingTable table(config);
+    AssignAll(table, {1, 3}, 2.0f, At(6));
+    const std::vector<std::string> before = SortedDump(table);
+    EXPECT_THROW(MarkAll(table, records, table.NewMark()), std::invalid_argument);
+    EXPECT_EQ(SortedDump(table), before);
+    EXPECT_EQ(table.max_update_sec(), 6);
+  }
+  EmbeddingTable table(AdagradTable(2));
+  EXPECT_THROW(MarkAll(table, {LookupEntry(source, 1)}, table.NewMark()), std::invalid_argument);
+}
+
 }  // namespace
 }  // namespace monolith::core

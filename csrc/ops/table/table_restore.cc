@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <memory>
-#include <stdexcept>
+#include <mutex>
+#include <shared_mutex>
 #include <string_view>
 #include <utility>
 
@@ -38,13 +39,21 @@ std::size_t FindTable(const TableSet& set, const std::vector<TableRows>& in_file
   return std::find(names.begin(), names.end(), saved.table) - names.begin();
 }
 
+// A mark for each table: rows are checked and marked, not restored. None: they are restored.
+using Marks = std::vector<std::uint32_t>;
+
 // Reads one file of rows into `tables`, the same way round as it was written.
 class ShardReader {
  public:
   // In a `delta`, a record may say that a row was removed.
   ShardReader(const TableSet& set, const TableSet::Tables& tables, const RestoreOptions& options,
-              bool delta, std::string file)
-      : set_(set), tables_(tables), options_(options), delta_(delta), file_(std::move(file)) {}
+              const Marks& marks, bool delta, std::string file)
+      : set_(set),
+        tables_(tables),
+        options_(options),
+        marks_(marks),
+        delta_(delta),
+        file_(std::move(file)) {}
 
   absl::Status Open(tf::Env* env) {
     return RecordSource::Open(env, file_, options_.compression, &source_);
@@ -113,9 +122,13 @@ class ShardReader {
       }
     }
     // An id is in a file once, so it does not matter what comes first.
+    const bool values_only = options_.RowsOf(table) == RowsToRead::kValues;
     const absl::Status status = Guard([&] {
-      tables_[table]->Restore(dumps_.data(), dumps_.size(), newest_sec,
-                              options_.RowsOf(table) == RowsToRead::kValues);
+      if (!marks_.empty()) {
+        tables_[table]->Mark(dumps_.data(), dumps_.size(), marks_[table], values_only);
+        return;
+      }
+      tables_[table]->Restore(dumps_.data(), dumps_.size(), newest_sec, values_only);
       tables_[table]->Erase(removed_.data(), removed_.size());
     });
     if (status.ok()) return status;
@@ -133,6 +146,7 @@ class ShardReader {
   const TableSet& set_;
   const TableSet::Tables& tables_;
   const RestoreOptions& options_;
+  const Marks& marks_;
   const bool delta_;
   const std::string file_;
   std::unique_ptr<RecordSource> source_;
@@ -140,23 +154,6 @@ class ShardReader {
   std::vector<core::EntryDumpView> dumps_;
   std::vector<std::int64_t> removed_;
 };
-
-// Copies every row of `from` into `to`.
-absl::Status Merge(const core::EmbeddingTable& from, core::EmbeddingTable& to) {
-  return Guard([&] {
-    core::DumpedRows dumped;
-    std::vector<core::EntryDumpView> dumps;
-    for (std::uint64_t place = 0; place < from.num_places();) {
-      dumped.Clear();
-      place = from.Dump(place, from.num_places(), kRowsPerRestoredBatch, nullptr, &dumped);
-      dumps.resize(dumped.size());
-      for (std::size_t i = 0; i < dumped.size(); ++i) {
-        if (!core::ParseEntryDump(dumped[i], &dumps[i])) throw std::logic_error("bad own dump");
-      }
-      to.Restore(dumps.data(), dumps.size(), from.max_update_sec());
-    }
-  });
-}
 
 // Appends the files of the snapshot `basename`.
 absl::Status FindFiles(tf::Env* env, const TableSet& set, const std::string& basename,
@@ -189,25 +186,94 @@ absl::Status FindFiles(tf::Env* env, const TableSet& set, const std::string& bas
   return absl::OkStatus();
 }
 
-// Prepares the empty `tables` for what the files hold.
-absl::Status Reserve(tf::Env* env, const TableSet& set, const std::vector<ShardFile>& files,
-                     const RestoreOptions& options, const TableSet::Tables& tables) {
-  std::vector<std::uint64_t> rows(tables.size());
+// The files of each layer.
+using Layers = std::vector<std::vector<ShardFile>>;
+
+// How many rows of each table a full snapshot brings, about: what its meta files say.
+absl::Status CountRows(tf::Env* env, const TableSet& set, const std::vector<ShardFile>& files,
+                       const RestoreOptions& options, std::vector<std::uint64_t>* rows) {
+  rows->assign(set.size(), 0);
   for (const ShardFile& file : files) {
     // No row takes less than a byte, whatever the meta file says.
     std::uint64_t most = 0;
     TF_RETURN_IF_ERROR(NameTable(env->GetFileSize(file.data, &most), set.name()));
     for (const TableRows& saved : file.counts) {
       const std::size_t table = FindTable(set, file.counts, saved);
-      if (table >= tables.size() || options.RowsOf(table) == RowsToRead::kNone) continue;
-      rows[table] += std::min(saved.rows, most);
+      if (table >= rows->size() || options.RowsOf(table) == RowsToRead::kNone) continue;
+      (*rows)[table] += std::min(saved.rows, most);
     }
   }
-  return Guard([&] {
-    for (std::size_t t = 0; t < tables.size(); ++t) {
-      tables[t]->Reserve(rows[t] / static_cast<std::uint64_t>(options.num_servers));
+  for (std::uint64_t& of_table : *rows) of_table /= static_cast<std::uint64_t>(options.num_servers);
+  return absl::OkStatus();
+}
+
+bool AreEmpty(const TableSet::Tables& tables) {
+  return std::all_of(tables.begin(), tables.end(),
+                     [](const auto& table) { return table->size() == 0; });
+}
+
+// Whether new tables with so many rows may stand beside the present ones for a while.
+bool FitBeside(const TableSet::Tables& tables, const std::vector<ShardFile>& files,
+               const std::vector<std::uint64_t>& rows, const RestoreOptions& options) {
+  if (AreEmpty(tables)) return true;
+  // Rows that stay would have to be copied; and without meta files nobody knows how many there are.
+  const bool is_counted = std::all_of(files.begin(), files.end(),
+                                      [](const ShardFile& file) { return !file.meta.empty(); });
+  if (options.mode == RestoreMode::kKeep || !is_counted) return false;
+  std::uint64_t present = 0, fresh = 0;
+  for (std::size_t t = 0; t < tables.size(); ++t) {
+    present += tables[t]->MemoryBytes();
+    fresh += rows[t] * (sizeof(core::RowHeader) + tables[t]->accessor().row_bytes());
+  }
+  return std::min(present, fresh) <= std::max(present, fresh) / 4;
+}
+
+absl::Status ReadLayers(tf::Env* env, const TableSet& set, const Layers& layers,
+                        const RestoreOptions& options, const Marks& marks,
+                        const TableSet::Tables& tables) {
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    const std::vector<ShardFile>& files = layers[layer];
+    const auto read = [&](int i) -> absl::Status {
+      const ShardFile& file = files[i];
+      ShardReader reader(set, tables, options, marks, /*delta=*/layer > 0, file.data);
+      TF_RETURN_IF_ERROR(reader.Open(env));
+      return file.meta.empty() ? reader.ReadAll() : reader.ReadCounted(file.counts, file.shard);
+    };
+    TF_RETURN_IF_ERROR(
+        NameTable(ForEachShard(env, static_cast<int>(files.size()), read), set.name()));
+  }
+  return absl::OkStatus();
+}
+
+// Reads everything into new tables.
+absl::Status ReadBeside(tf::Env* env, const TableSet& set, const TableSet::Tables& present,
+                        const Layers& layers, const std::vector<std::uint64_t>& rows,
+                        const RestoreOptions& options, TableSet::Tables* fresh) {
+  TF_RETURN_IF_ERROR(Guard([&] {
+    for (std::size_t t = 0; t < present.size(); ++t) {
+      fresh->push_back(std::make_shared<core::EmbeddingTable>(present[t]->config()));
+      fresh->back()->Reserve(rows[t]);
     }
-  });
+  }));
+  return ReadLayers(env, set, layers, options, {}, *fresh);
+}
+
+// Reads everything twice: to check it, then into the tables as they are.
+absl::Status ReadInPlace(tf::Env* env, const TableSet& set, const TableSet::Tables& tables,
+                         const Layers& layers, const RestoreOptions& options) {
+  Marks marks;
+  for (const auto& table : tables) marks.push_back(table->NewMark());
+  TF_RETURN_IF_ERROR(ReadLayers(env, set, layers, options, marks, tables));
+  if (options.mode == RestoreMode::kReplace) {
+    for (std::size_t t = 0; t < tables.size(); ++t) tables[t]->EraseUnmarked(marks[t]);
+  }
+  const absl::Status status = ReadLayers(env, set, layers, options, {}, tables);
+  if (status.ok()) return status;
+  return absl::Status(
+      status.code(),
+      absl::StrCat(status.message(),
+                   "; the files were whole a moment before, and some of their rows are in the "
+                   "table now, others are not. Restore again, from these files or older ones."));
 }
 
 absl::Status CheckOptions(const RestoreOptions& options) {
@@ -223,40 +289,26 @@ absl::Status CheckOptions(const RestoreOptions& options) {
 absl::Status RestoreTables(tf::Env* env, TableSet& set, const std::vector<SnapshotLayer>& layers,
                            const RestoreOptions& options) {
   TF_RETURN_IF_ERROR(CheckOptions(options));
-  // Everything goes into new tables first.
-  TableSet::Tables fresh;
-  const auto present = set.tables();
-  for (const auto& table : *present) {
-    TF_RETURN_IF_ERROR(
-        Guard([&] { fresh.push_back(std::make_shared<core::EmbeddingTable>(table->config())); }));
-  }
+  const std::unique_lock<std::shared_mutex> lock(set.files_mutex());
+  Layers files(layers.size());
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
-    std::vector<ShardFile> files;
     for (const std::string& basename : layers[layer]) {
-      TF_RETURN_IF_ERROR(FindFiles(env, set, basename, &files));
-    }
-    if (layer == 0) TF_RETURN_IF_ERROR(Reserve(env, set, files, options, fresh));
-    const auto read = [&](int i) -> absl::Status {
-      const ShardFile& file = files[i];
-      ShardReader reader(set, fresh, options, /*delta=*/layer > 0, file.data);
-      TF_RETURN_IF_ERROR(reader.Open(env));
-      return file.meta.empty() ? reader.ReadAll() : reader.ReadCounted(file.counts, file.shard);
-    };
-    TF_RETURN_IF_ERROR(
-        NameTable(ForEachShard(env, static_cast<int>(files.size()), read), set.name()));
-  }
-
-  if (options.mode == RestoreMode::kKeep) {
-    const auto kept = set.tables();
-    const TableSet::Tables& current = *kept;
-    for (std::size_t t = 0; t < fresh.size(); ++t) {
-      if (current[t]->size() == 0) continue;
-      TF_RETURN_IF_ERROR(NameTable(Merge(*fresh[t], *current[t]), set.table_names()[t]));
-      fresh[t] = current[t];
+      TF_RETURN_IF_ERROR(FindFiles(env, set, basename, &files[layer]));
     }
   }
-  set.Replace(std::move(fresh));
-  return absl::OkStatus();
+  std::vector<std::uint64_t> rows;
+  TF_RETURN_IF_ERROR(CountRows(env, set, files.front(), options, &rows));
+  const auto present = set.tables();
+  if (FitBeside(*present, files.front(), rows, options)) {
+    TableSet::Tables fresh;
+    TF_RETURN_IF_ERROR(ReadBeside(env, set, *present, files, rows, options, &fresh));
+    if (options.mode == RestoreMode::kReplace || AreEmpty(*present)) {
+      set.Replace(std::move(fresh));
+      return absl::OkStatus();
+    }
+    // Somebody has made rows meanwhile, which are to be kept.
+  }
+  return ReadInPlace(env, set, *present, files, options);
 }
 
 }  // namespace monolith::ops

@@ -37,9 +37,14 @@ struct RestoreOptions {
 
 // Reads a full snapshot, the first layer, and what SaveTouchedRows has written since, the others in
 // order. All files are read and checked before any table changes, so an error leaves the tables as
-// they were. Tables that only the snapshot has are passed over, tables that it lacks stay as they
-// are. Snapshots of a single table may come without meta files, from before those were written;
-// then a file cut exactly between two rows is not noticed.
+// they were. Tables that only the snapshot has are passed over; with kKeep, tables and rows that it
+// lacks stay as they are. Snapshots of a single table may come without meta files, from before
+// those were written; then a file cut exactly between two rows is not noticed.
+//
+// New tables take the place of the old ones if one side is empty or much smaller than the other.
+// Otherwise there is no memory for both: after the check, rows that the snapshot lacks are removed,
+// and the files are read again, row by row into the tables as they are. Lookups meanwhile find old
+// rows and new ones. Should a file be lost just then, the error says that some rows are old.
 [[nodiscard]] absl::Status RestoreTables(tensorflow::Env* env, TableSet& set,
                                          const std::vector<SnapshotLayer>& layers,
                                          const RestoreOptions& options);

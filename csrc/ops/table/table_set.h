@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -44,10 +45,13 @@ class TableSet : public tensorflow::ResourceBase {
   // Whether an update may happen at all; serving tables refuse it.
   [[nodiscard]] bool is_for_training() const { return is_for_training_; }
 
-  // The tables as they are now. A restore puts new ones in their place: a call works on what it
+  // The tables as they are now. A restore may put new ones in their place: a call works on what it
   // began with, and the old tables go when the last call has ended.
   [[nodiscard]] std::shared_ptr<const Tables> tables() const;
   void Replace(Tables tables);
+
+  // Held by a restore, and shared by saves: none of them sees a table that is half restored.
+  [[nodiscard]] std::shared_mutex& files_mutex() const { return files_mutex_; }
 
   // Of each table, as it is now; its counts go on from those of the tables that a restore has
   // replaced.
@@ -83,6 +87,7 @@ class TableSet : public tensorflow::ResourceBase {
   std::vector<std::unique_ptr<core::AdmissionFilter>> table_filters_;  // Null: the shared one.
   std::size_t num_learning_rates_ = 0;
   bool is_for_training_ = true;
+  mutable std::shared_mutex files_mutex_;
   mutable std::mutex mutex_;
   std::shared_ptr<const Tables> tables_;
   std::vector<core::TableStats> replaced_;  // Counts of earlier tables. Guarded by the mutex.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <shared_mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -136,6 +137,7 @@ absl::Status SaveTables(tf::Env* env, const TableSet& set, const std::string& ba
         "Table ", set.name(),
         ": ServingEntryAccessor doesn't support Save; save the training table it came from."));
   }
+  const std::shared_lock<std::shared_mutex> lock(set.files_mutex());
   const auto kept = set.tables();
   const TableSet::Tables& current = *kept;
   std::size_t rows = 0;
@@ -163,6 +165,7 @@ absl::Status SaveTables(tf::Env* env, const TableSet& set, const std::string& ba
 
 absl::Status SaveTouchedRows(tf::Env* env, const TableSet& set, const std::string& basename,
                              const std::string& compression, const ExpireTimes& expire_times) {
+  const std::shared_lock<std::shared_mutex> lock(set.files_mutex());
   const auto kept = set.tables();
   const TableSet::Tables& tables = *kept;
   std::vector<std::vector<std::int64_t>> ids;

@@ -122,7 +122,11 @@ def create_save_hooks(context: SaveContext) -> list[tf.compat.v1.train.SessionRu
 
 
 def create_follower_hook(context: SaveContext) -> RankFollowerHook:
-    """Makes the hook of a rank that is not rank 0, which writes its part of each checkpoint."""
+    """Makes the hook of a rank that is not rank 0, which writes its part of each checkpoint.
+
+    That are its rows and the position of its input; beside servers, which have the rows, the
+    position alone.
+    """
     assert context.agreement is not None
     basename = os.path.join(context.model_dir, CHECKPOINT_BASENAME)
     # The session restores with the saver that it finds here, and rank 0 saves.
@@ -138,10 +142,11 @@ def create_follower_hook(context: SaveContext) -> RankFollowerHook:
     listeners: list[tf.compat.v1.train.CheckpointSaverListener] = [
         # Of this rank alone: each writes its own.
         context.checkpoint_helper.create_saver_listener(basename, num_workers=0),
-        TableSaverListener(basename, write_ckpt_info=False, write_lists=False),
     ]
-    if context.config.feature_eviction_on_save:
-        listeners.append(TableRestorerSaverListener(basename))
+    if context.config.enable_full_sync_training:
+        listeners.append(TableSaverListener(basename, write_ckpt_info=False, write_lists=False))
+        if context.config.feature_eviction_on_save:
+            listeners.append(TableRestorerSaverListener(basename))
     dense_only = get_dense_only_interval(context.config, context.params)
     return RankFollowerHook(
         context.agreement,
@@ -318,14 +323,14 @@ def _create_save_listeners(
         *([] if leader is None else [leader.first]),
         # Each rank writes the position of its own input.
         context.checkpoint_helper.create_saver_listener(
-            basename, 0 if is_full_sync else config.num_workers
+            basename, 0 if config.enable_sync_training else config.num_workers
         ),
         *(
             []
             if context.training.splits is None
             else [context.training.splits.create_saver_listener(basename)]
         ),
-        TableSaverListener(basename, write_ckpt_info=leader is None),
+        TableSaverListener(basename, write_ckpt_info=leader is None or not is_full_sync),
         filters.HashFilterCheckpointSaverListener(
             basename,
             context.hash_filters,
