@@ -7,10 +7,12 @@ all three formats: 40 sparse ones, a quarter of them with 5 ids and the others w
 in one process; the bar is 3x. CPU time is beside it, which other programs on the machine disturb
 less.
 
-Run: `make bench-input`, or `python -m benchmarks.input --rounds 3`.
+Run: `make bench-input`, or `python -m benchmarks.input --rounds 3`; `--write` puts the report into
+RESULTS.md.
 """
 
 import argparse
+import datetime
 import os
 import statistics
 import time
@@ -21,6 +23,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.table import report
+from benchmarks.table import run as table_run
 from monolith.data import parsers
 from monolith.proto import example_pb2
 
@@ -98,6 +102,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=1024, help="examples of a batch")
     parser.add_argument("--batches", type=int, default=500, help="batches per turn")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each side")
+    parser.add_argument(
+        "--write", action="store_true", help=f"put the report into {table_run.RESULTS.name}"
+    )
     args = parser.parse_args(argv)
 
     plain, rows, batch = make_records(args.rows)
@@ -116,14 +123,42 @@ def main(argv: Sequence[str] | None = None) -> None:
             seconds[name].append(measure())
     # The first turn is for the caches. Ratios are of turns that followed each other.
     base = seconds["tf.io.parse_example"][1:]
-    print(f"{args.rows} examples in a batch, median of {args.rounds} turns; bar {BAR:.0f}x")
+    rows_of_report = []
     for name, measured in seconds.items():
         speed = args.rows * args.batches / statistics.median(wall for wall, _ in measured[1:])
         ratios = [
-            statistics.median(b[i] / m[i] for b, m in zip(base, measured[1:], strict=True))
-            for i in range(2)
+            sorted(b[i] / m[i] for b, m in zip(base, measured[1:], strict=True)) for i in range(2)
         ]
-        print(f"{name:22} {speed:12,.0f} examples/s {ratios[0]:6.1f}x, CPU {ratios[1]:.1f}x")
+        wall, cpu = map(statistics.median, ratios)
+        is_ours = name.startswith("parse")
+        verdict = ("PASS" if wall >= BAR else "MISS") if is_ours else ""
+        rows_of_report.append(
+            [
+                name,
+                f"{speed:,.0f}",
+                f"{wall:.2f}x",
+                f"{ratios[0][0]:.2f} to {ratios[0][-1]:.2f}" if is_ours else "",
+                f"{cpu:.2f}x",
+                verdict,
+            ]
+        )
+    text = "\n".join(
+        [
+            "## Parsing records into features",
+            "",
+            f"{datetime.date.today()}, `python -m benchmarks.input --write`. {args.rows:,} "
+            f"examples in a batch, {NUM_SPARSE} sparse features and {WIDTH} numbers, median of "
+            f"{args.rounds} turns; the bar is {BAR:.0f}x `tf.io.parse_example`.",
+            "",
+            report.table(
+                ["op", "examples/s", "against parse_example", "turns", "CPU time", ""],
+                rows_of_report,
+            ),
+        ]
+    )
+    print(text)
+    if args.write:
+        table_run.write_results(text, "bench-input")
 
 
 if __name__ == "__main__":

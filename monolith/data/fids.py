@@ -75,6 +75,31 @@ def convert_v1_to_v2(fid: Any) -> Any:
     return (fid & MASK_V2) | (get_slot_v1(fid) << 48)
 
 
+def switch_slot(ragged: tf.RaggedTensor | tf.Tensor, slot: int) -> tf.RaggedTensor | tf.Tensor:
+    """Returns fids of version 2 with the same signatures in another slot, so in its table.
+
+    Args:
+        ragged: int64, of any shape.
+        slot: 0 to 32767.
+
+    Raises:
+        errors.ConfigError: There is no such slot.
+
+    Example:
+        >>> fid = switch_slot(tf.ragged.constant([[make_v2(3, 7)], []], dtype=tf.int64), 5)
+        >>> fid.to_list() == [[make_v2(5, 7)], []]
+        True
+    """
+    first = _check_slot(slot, NUM_SLOTS_V2) << 48
+
+    def switch(values: tf.Tensor) -> tf.Tensor:
+        return tf.bitwise.bitwise_or(tf.bitwise.bitwise_and(values, MASK_V2), first)
+
+    if isinstance(ragged, tf.RaggedTensor):
+        return ragged.with_flat_values(switch(ragged.flat_values))
+    return switch(tf.convert_to_tensor(ragged, tf.int64))
+
+
 def to_int64(fid: Any) -> np.ndarray:
     """Returns the same bits as signed integers, which is what tensors carry."""
     return np.asarray(fid, np.uint64).astype(np.int64)

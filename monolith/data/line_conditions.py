@@ -1,4 +1,4 @@
-"""Conditions on a field of a LineId, as filters of rows have them.
+"""Conditions on a field of a LineId or on a feature, as filters of rows have them.
 
 | op | holds if the value |
 | --- | --- |
@@ -7,16 +7,22 @@
 | `between` | is at least the first of two operands, and less than the second |
 | `in`, `not-in` | is one of the operands, or none of them |
 | `startswith`, `endswith` | is a text that begins or ends with the operand |
-| `any`, `all` | of a repeated field: are at least one of the operands, or have them all |
+| `any`, `all`, `diff` | of several values: has one of the operands, has them all, has none |
+
+A test is one op over serialized rows, in C++.
 
 Example:
+    >>> from monolith.proto import example_pb2
     >>> is_recent = make_condition("req_time", "ge", 100)
-    >>> [is_recent(line_id_pb2.LineId(req_time=time)) for time in (99, 100)]
-    [False, True]
+    >>> rows = [example_pb2.Example() for _ in range(2)]
+    >>> for row, time in zip(rows, (99, 100)):
+    ...     row.line_id.req_time = time
+    >>> is_recent.test(tf.constant([row.SerializeToString() for row in rows]), "example").numpy()
+    array([False,  True])
 """
 
-import operator
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,30 +31,38 @@ from google.protobuf import descriptor
 
 from monolith import errors
 from monolith.data import conversions, files
+from monolith.native import ops
 from monolith.proto import example_pb2, line_id_pb2
 
-Condition = Callable[[line_id_pb2.LineId], bool]
+_ORDERS = ("gt", "ge", "lt", "le", "between")
+_TEXTS = ("startswith", "endswith")
+_LISTS = ("in", "not-in")
+_SEVERAL = ("any", "all", "diff")
+_SINGLE = ("gt", "ge", "lt", "le", "eq", "neq", "between", *_LISTS, *_TEXTS)
+# How the types of a feature are called, and what the op calls them.
+_FEATURE_KINDS = {"int64": "int64", "float": "float", "double": "double", "bytes": "string"}
+# How far integers of the op reach.
+_RANGES = {"int64": (-(1 << 63), (1 << 63) - 1), "uint64": (-(1 << 63), (1 << 64) - 1)}
 
-_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "lt": operator.lt,
-    "le": operator.le,
-}
-_EQUALS: dict[str, Callable[[Any, Any], bool]] = {"eq": operator.eq, "neq": operator.ne}
-_LISTS: dict[str, Callable[[Any, Any], bool]] = {
-    "in": lambda value, operands: value in operands,
-    "not-in": lambda value, operands: value not in operands,
-}
-_TEXTS: dict[str, Callable[[Any, Any], bool]] = {
-    "startswith": str.startswith,
-    "endswith": str.endswith,
-}
-_REPEATED: dict[str, Callable[[Any, Any], bool]] = {
-    "any": lambda values, operands: not operands.isdisjoint(values),
-    "all": lambda values, operands: operands.issubset(values),
-}
-_SINGLE = {**_ORDERS, **_EQUALS, "between": None, **_LISTS, **_TEXTS}
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """What can be asked of serialized rows.
+
+    Attributes:
+        settings: Those of the op.
+    """
+
+    settings: dict[str, Any]
+
+    def test(self, rows: tf.Tensor, variant_type: str) -> tf.Tensor:
+        """Returns of which rows it holds.
+
+        Args:
+            rows: Serialized rows.
+            variant_type: What they are, `instance` or `example`.
+        """
+        return ops.monolith_row_has_value(rows, format=variant_type, **self.settings)
 
 
 def make_condition(
@@ -59,7 +73,7 @@ def make_condition(
     keep_empty: bool = False,
     operand_filepath: str | None = None,
 ) -> Condition:
-    """Returns what tells whether a condition holds for a LineId.
+    """Returns a condition on a field of the LineId.
 
     Args:
         field_name: A field of the LineId. One that is not set has its default.
@@ -76,71 +90,100 @@ def make_condition(
     field = line_id_pb2.LineId.DESCRIPTOR.fields_by_name.get(field_name)
     if field is None:
         raise errors.ConfigError(f"{field_name} is not in line id, pls check!")
-    fitting = _REPEATED if field.is_repeated else _SINGLE
+    fitting = _SEVERAL if field.is_repeated else _SINGLE
     if op not in fitting:
         kind = "a repeated" if field.is_repeated else "a single"
         raise errors.ConfigError(
             f"{op!r} does not fit {field_name}, which is {kind} field; choose of "
             f"{', '.join(fitting)}."
         )
-    if (operand is None) == (operand_filepath is None):
-        raise errors.ConfigError("Give either `operand` or `operand_filepath`.")
-    if operand_filepath is not None:
-        if op not in _LISTS:
-            raise errors.ConfigError(f"`operand_filepath` is for in and not-in, not for {op!r}.")
-        operand = _read_operands(operand_filepath)
-    if field.is_repeated:
-        operands = frozenset(_convert_all(field, operand))
-        compare = _REPEATED[op]
-
-        def holds_of_all(line_id: line_id_pb2.LineId) -> bool:
-            values = getattr(line_id, field_name)
-            return compare(values, operands) if values else keep_empty
-
-        return holds_of_all
-    test = _make_test(field, op, operand)
-    return lambda line_id: test(getattr(line_id, field_name))
+    operand = _get_operand(op, operand, operand_filepath)
+    return _make_condition(field_name, _get_kind(field), op, operand, keep_empty)
 
 
-def _make_test(field: Any, op: str, operand: Any) -> Callable[[Any], bool]:
-    is_text = field.cpp_type == descriptor.FieldDescriptor.CPPTYPE_STRING
-    if (op in _TEXTS and not is_text) or ((op in _ORDERS or op == "between") and is_text):
+def make_feature_condition(
+    field_name: str,
+    op: str,
+    operand: Any,
+    field_type: str,
+    *,
+    keep_empty: bool = False,
+    operand_filepath: str | None = None,
+) -> Condition:
+    """Returns a condition on a feature of an Example.
+
+    Args:
+        field_name: Its name.
+        op: What has to hold. `any`, `all` and `diff` look at all values, the others at the first.
+        operand: What the values are compared with: one, or several.
+        field_type: Their type, `int64`, `float`, `double` or `bytes`.
+        keep_empty: What holds of a row without values.
+        operand_filepath: As that of `make_condition`.
+
+    Raises:
+        errors.ConfigError: The op does not fit the type, or the operand.
+        errors.DataError: The file cannot be read.
+    """
+    if field_type not in _FEATURE_KINDS:
         raise errors.ConfigError(
-            f"{op!r} does not fit {field.name}, which is {'a text' if is_text else 'a number'}."
+            f"`field_type` is {', '.join(_FEATURE_KINDS)}, got {field_type!r}."
         )
-    if op in _LISTS:
-        found, compare_list = frozenset(_convert_all(field, operand)), _LISTS[op]
-        return lambda value: compare_list(value, found)
-    if op == "between":
-        bounds = _convert_all(field, operand)
-        if len(bounds) != 2:
-            raise errors.ConfigError(f"`between` has two operands, got {operand!r}.")
-        return lambda value: bounds[0] <= value < bounds[1]
-    compare = {**_ORDERS, **_EQUALS, **_TEXTS}[op]
-    one = _convert(field, operand)
-    return lambda value: compare(value, one)
+    if op not in (*_SINGLE, *_SEVERAL):
+        raise errors.ConfigError(f"There is no {op!r}; choose of {', '.join(_SINGLE + _SEVERAL)}.")
+    operand = _get_operand(op, operand, operand_filepath)
+    kind = _FEATURE_KINDS[field_type]
+    return _make_condition(field_name, kind, op, operand, keep_empty, is_feature=True)
 
 
-def _convert_all(field: Any, operands: Any) -> list[Any]:
-    if isinstance(operands, str | bytes) or not isinstance(operands, Sequence | set | frozenset):
-        operands = [operands]
-    return [_convert(field, operand) for operand in operands]
+def _make_condition(
+    name: str, kind: str, op: str, operand: Any, keep_empty: bool, *, is_feature: bool = False
+) -> Condition:
+    is_text = kind == "string"
+    if (op in _TEXTS and not is_text) or (op in _ORDERS and is_text):
+        raise errors.ConfigError(
+            f"{op!r} does not fit {name}, which is {'a text' if is_text else 'a number'}."
+        )
+    is_one = isinstance(operand, str | bytes) or not isinstance(operand, Sequence | set | frozenset)
+    operands = [_convert(name, kind, one) for one in ([operand] if is_one else operand)]
+    if op == "between" and len(operands) != 2:
+        raise errors.ConfigError(f"`between` has two operands, got {operand!r}.")
+    if op not in ("between", *_LISTS, *_SEVERAL) and len(operands) != 1:
+        raise errors.ConfigError(f"{op!r} has one operand, got {operand!r}.")
+    parameter = {"float": "floats", "string": "strings"}.get(kind, "integers")
+    settings = {"field_name": name, "comparison": op, "kind": kind, parameter: operands}
+    return Condition({**settings, "keep_empty": keep_empty, "is_feature": is_feature})
 
 
-def _convert(field: Any, operand: Any) -> Any:
+def _get_kind(field: Any) -> str:
     if field.cpp_type == descriptor.FieldDescriptor.CPPTYPE_STRING:
-        if isinstance(operand, bytes):
-            operand = operand.decode(errors="replace")
-        if isinstance(operand, str):
+        return "string"
+    if field.cpp_type == descriptor.FieldDescriptor.CPPTYPE_FLOAT:
+        return "float"
+    return "uint64" if field.type == descriptor.FieldDescriptor.TYPE_FIXED64 else "int64"
+
+
+def _convert(name: str, kind: str, operand: Any) -> Any:
+    """Returns an operand as the op takes it."""
+    if kind == "string":
+        if isinstance(operand, str | bytes):
             return operand
+    elif kind in _RANGES:
+        low, high = _RANGES[kind]
+        if isinstance(operand, bool | int | np.integer) and low <= operand <= high:
+            # As a tensor has it: with the same bits.
+            return (int(operand) + (1 << 63)) % (1 << 64) - (1 << 63)
     elif isinstance(operand, bool | int | float | np.number):
-        is_float = field.cpp_type == descriptor.FieldDescriptor.CPPTYPE_FLOAT
-        # As the field has it: 0.1 is another number in 32 bits.
-        return float(np.float32(operand)) if is_float else operand
-    raise errors.ConfigError(f"{operand!r} cannot be compared with {field.name} of a LineId.")
+        return float(operand) if kind == "float" else int(np.float64(operand).view(np.int64))
+    raise errors.ConfigError(f"{operand!r} cannot be compared with {name}, which is {kind}.")
 
 
-def _read_operands(path: str) -> list[Any]:
+def _get_operand(op: str, operand: Any, path: str | None) -> Any:
+    if (operand is None) == (path is None):
+        raise errors.ConfigError("Give either `operand` or `operand_filepath`.")
+    if path is None:
+        return operand
+    if op not in _LISTS:
+        raise errors.ConfigError(f"`operand_filepath` is for in and not-in, not for {op!r}.")
     with files.describe_errors(path), tf.io.gfile.GFile(path, "rb") as file:
         content = file.read()
     try:

@@ -8,8 +8,9 @@ Thriller), and a user's taste is a direction and a strength on it:
     logit = base + user_bias[u] + movie_quality[m] + user_taste[u] . mean(direction of m's genres)
 
 Movies appear while the stream runs: nobody is shown one before its release, then its popularity
-rises, and fades. So a model meets ids that it has never seen, all the time. Because the
-probabilities are known, the best AUC that any model can reach is computed, not guessed.
+rises, and fades. So a model meets ids that it has never seen, all the time. Tastes may turn on the
+wheel meanwhile, so that what was learned grows old. Because the probabilities are known, the best
+AUC that any model can reach is computed, not guessed.
 
 The stream depends on the configuration (and NumPy's generator) alone, not on the batch size, and
 each part of it can be made without the parts before.
@@ -79,6 +80,7 @@ class WorldConfig:
         activity_exponent: The k-th most active user is met in proportion to k to minus this.
         popularity_exponent: The same for movies of the same age.
         peak_age: When a movie is most popular, after its release, as a share of the stream.
+        taste_turns: How often all tastes turn around the wheel during the stream.
     """
 
     seed: int = 1
@@ -92,6 +94,8 @@ class WorldConfig:
     activity_exponent: float = 0.8
     popularity_exponent: float = 0.8
     peak_age: float = 0.15
+    # Not in the text, which positions in streams of before are compared with.
+    taste_turns: float = dataclasses.field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("num_users", "num_movies", "num_examples"):
@@ -159,9 +163,18 @@ class World:
         self._movie_direction = _directions(self.movie_genres)
         self.titles = make_titles(GENRES[genre] for genre in self.movie_genres[:, 0])
 
-    def click_probability(self, user: Any, movie: Any) -> np.ndarray:
-        """Returns how likely users click on movies, given their numbers; shapes are broadcast."""
-        taste = (self._user_taste[user] * self._movie_direction[movie]).sum(-1)
+    def click_probability(self, user: Any, movie: Any, time: float = 0.0) -> np.ndarray:
+        """Returns how likely users click on movies, given their numbers; shapes are broadcast.
+
+        Args:
+            user: Numbers of users.
+            movie: Numbers of movies.
+            time: A share of the stream; it counts where tastes turn.
+        """
+        direction = self._movie_direction[movie]
+        if self.config.taste_turns:
+            direction = direction @ _rotation(2 * np.pi * self.config.taste_turns * time)
+        taste = (self._user_taste[user] * direction).sum(-1)
         logit = self.config.base_logit + self._user_bias[user] + self._movie_quality[movie] + taste
         return 1 / (1 + np.exp(-logit))
 
@@ -243,7 +256,7 @@ class World:
         uniform = rng.random((3, _BLOCK))
         user = np.searchsorted(self._activity, uniform[0] * self._activity[-1], side="right")
         movie = np.searchsorted(popularity, uniform[1] * popularity[-1], side="right")
-        probability = self.click_probability(user, movie)
+        probability = self.click_probability(user, movie, time)
         label = (uniform[2] < probability).astype(np.float32)
         return Examples(user, movie, probability, label)
 
@@ -317,8 +330,10 @@ class _Stream(sources.Source):
             number = end
 
     def describe(self) -> str:
+        config = self.world.config
+        turns = f" {config.taste_turns}" if config.taste_turns else ""
         return (
-            f"movies {self.world.config} {self.first} {self.stop} {self.held_out} "
+            f"movies {config}{turns} {self.first} {self.stop} {self.held_out} "
             f"{self.with_probability}"
         )
 
@@ -331,6 +346,10 @@ class _Stream(sources.Source):
     def _make_rows(self, examples: Examples) -> columns.Columns:
         probability = examples.probability.astype(np.float32)[:, None]
         return {**self.world.features(examples), "probability": probability}
+
+
+def _rotation(angle: float) -> np.ndarray:
+    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
 
 def _scramble(numbers: np.ndarray, salt: int) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Filters and changes of rows in a dataset; a row is a serialized Instance or Example.
 
-Those that filter return a scalar bool, for `tf.data.Dataset.filter`, the others the new row, for
-`map`. Chances are drawn by NumPy: `np.random.seed` makes them the same in every run.
+Those that filter return a bool, for `tf.data.Dataset.filter`, the others the new row, for `map`.
+Here are those that look at fids, labels and the LineId: each is one op in C++, which takes single
+rows, as datasets have them, or many at once. Chances follow `tf.random.set_seed`.
 
 Example:
     >>> example = example_pb2.Example(label=[1])
@@ -12,22 +13,25 @@ Example:
     0
 """
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import random_seed
 
 from monolith import errors
-from monolith.data import conversions, fids, line_conditions, seekable, string_ids
-from monolith.proto import example_pb2, proto_parser_pb2
+from monolith.data import line_conditions
+from monolith.data.fids import switch_slot  # noqa: F401
+from monolith.data.row_changes import tf_example_to_example  # noqa: F401
+from monolith.native import ops
+from monolith.proto import example_pb2  # noqa: F401 - for the example above
 
 # A label that no loss counts: the lowest number of 32 bits.
 INVALID_LABEL = float(np.finfo(np.float32).min)
 
-_ROWS = {"instance": proto_parser_pb2.Instance, "example": example_pb2.Example}
-_NUM_FIDS = 1 << 64
+_VARIANT_TYPES = ("instance", "example")
+_MOST_LABELS = 1 << 10
 
 
 def filter_by_fids(
@@ -52,28 +56,16 @@ def filter_by_fids(
         select_slots: Rows that have not a fid in each of these slots go.
         variant_type: What the row is, `instance` or `example`.
     """
-    unwanted, some, every = (
-        {int(fid) % _NUM_FIDS for fid in given or ()}
-        for given in (filter_fids, has_fids, select_fids)
+    return ops.monolith_row_has_fids(
+        variant,
+        format=_check_type(variant_type),
+        filter_fids=_to_signed(filter_fids),
+        any_fids=_to_signed(has_fids),
+        select_fids=_to_signed(select_fids),
+        has_actions=list(has_actions or ()),
+        select_slots=list(select_slots or ()),
+        req_time_min=req_time_min,
     )
-    actions, slots = set(has_actions or ()), set(select_slots or ())
-
-    def keep(row: Any) -> bool:
-        if row.line_id.req_time < req_time_min:
-            return False
-        if actions and actions.isdisjoint(row.line_id.actions):
-            return False
-        found = list(_find_fids(row))
-        values = {fid for fid, _ in found}
-        return (
-            unwanted.isdisjoint(values)
-            and not (some and some.isdisjoint(values))
-            and every <= values
-            and slots <= {slot for _, slot in found}
-        )
-
-    settings = (sorted(unwanted), sorted(some), sorted(every), sorted(actions), req_time_min)
-    return _filter(keep, variant, variant_type, settings, sorted(slots))
 
 
 def filter_by_value(
@@ -99,11 +91,46 @@ def filter_by_value(
     Raises:
         errors.ConfigError: That is no condition.
     """
-    holds = line_conditions.make_condition(
+    condition = line_conditions.make_condition(
         field_name, op, operand, keep_empty=keep_empty, operand_filepath=operand_filepath
     )
-    settings = (field_name, op, repr(operand), keep_empty, operand_filepath)
-    return _filter(lambda row: holds(row.line_id), variant, variant_type, settings)
+    return condition.test(variant, _check_type(variant_type))
+
+
+def filter_by_feature_value(
+    variant: tf.Tensor,
+    field_name: str,
+    op: str,
+    operand: Any = None,
+    field_type: str = "int64",
+    keep_empty: bool = False,
+    operand_filepath: str | None = None,
+) -> tf.Tensor:
+    """Keeps Examples by one of their features.
+
+    Args:
+        variant: A serialized Example.
+        field_name: The feature.
+        op: What has to hold, as `monolith.data.line_conditions` says. `any`, `all` and `diff` look
+            at all values, the others at the first.
+        operand: What the values are compared with.
+        field_type: What they are: `int64`, `float`, `double` or `bytes`.
+        keep_empty: Whether a row stays that has no values there.
+        operand_filepath: A file with operands, in place of these.
+
+    Raises:
+        errors.ConfigError: That is no condition.
+        tf.errors.InvalidArgumentError: The feature holds something else.
+    """
+    condition = line_conditions.make_feature_condition(
+        field_name,
+        op,
+        operand,
+        field_type,
+        keep_empty=keep_empty,
+        operand_filepath=operand_filepath,
+    )
+    return condition.test(variant, "example")
 
 
 def filter_by_label(
@@ -120,16 +147,12 @@ def filter_by_label(
         filter_equal: Whether a label has to be greater than its threshold.
         variant_type: What the row is, `instance` or `example`.
     """
-    # Labels are numbers of 32 bits.
-    thresholds = [float(np.float32(threshold)) for threshold in label_threshold]
-
-    def keep(row: Any) -> bool:
-        if len(row.label) < len(thresholds):
-            return False
-        pairs = zip(row.label, thresholds, strict=False)
-        return any(a > b or (a == b and not filter_equal) for a, b in pairs)
-
-    return _filter(keep, variant, variant_type, (thresholds, filter_equal))
+    return ops.monolith_row_has_label(
+        variant,
+        format=_check_type(variant_type),
+        thresholds=list(label_threshold),
+        filter_equal=filter_equal,
+    )
 
 
 def negative_sample(
@@ -138,6 +161,8 @@ def negative_sample(
     label_index: int = 0,
     threshold: float = 0.0,
     variant_type: str = "instance",
+    action_priority: str | None = None,
+    per_action_drop_rate: str | None = None,
 ) -> tf.Tensor:
     """Leaves out some of the rows whose label is below a threshold.
 
@@ -147,23 +172,74 @@ def negative_sample(
         label_index: Which label counts.
         threshold: Rows whose label is less may go.
         variant_type: What the row is, `instance` or `example`.
+        action_priority: Actions with commas between, the most important first: the first of them
+            that a row has decides its rate.
+        per_action_drop_rate: Their rates, `1:0.5,2:0.9` say; those of other rows are `drop_rate`.
 
     Raises:
-        errors.ConfigError: That is no rate.
+        errors.ConfigError: That is no rate, or no list of actions.
     """
     _check_rate("drop_rate", drop_rate)
     if label_index < 0:
         raise errors.ConfigError(f"`label_index` counts from 0, got {label_index}.")
+    if (action_priority is None) != (per_action_drop_rate is None):
+        raise errors.ConfigError(
+            "`action_priority` and `per_action_drop_rate` belong together; give both or none."
+        )
+    rates = dict(_read_rates("per_action_drop_rate", per_action_drop_rate or ""))
+    seed, seed2 = _draw_seeds()
+    return ops.monolith_row_sample(
+        variant,
+        format=_check_type(variant_type),
+        drop_rate=drop_rate,
+        label_index=label_index,
+        threshold=threshold,
+        action_priority=_read_actions("action_priority", action_priority or ""),
+        rate_actions=list(rates),
+        rates=list(rates.values()),
+        seed=seed,
+        seed2=seed2,
+    )
 
-    def keep(row: Any) -> bool:
-        if label_index >= len(row.label):
-            raise errors.DataError(
-                f"A row has {len(row.label)} labels, but `label_index` is {label_index}; correct "
-                "it, or leave out rows without labels."
-            )
-        return row.label[label_index] >= threshold or np.random.random() >= drop_rate
 
-    return _filter(keep, variant, variant_type, (drop_rate, label_index, threshold))
+def special_strategy(
+    variant: tf.Tensor,
+    strategy_list: Sequence[int],
+    strategy_conf: str | None = None,
+    variant_type: str = "instance",
+    keep_empty_strategy: bool = True,
+) -> tf.Tensor:
+    """Keeps rows by the special strategies of their LineId.
+
+    Args:
+        variant: A row.
+        strategy_list: A row stays if it has one of these.
+        strategy_conf: Of rows with some of them only a part stays: `7:0.5,8:0.1` says how much.
+        variant_type: What the row is, `instance` or `example`.
+        keep_empty_strategy: Whether a row without any strategy stays.
+
+    Raises:
+        errors.ConfigError: That is no list of strategies, or there is a label in it: a filter
+            returns no row, so that it cannot change one.
+    """
+    if any(part.count(":") > 1 for part in (strategy_conf or "").split(",")):
+        raise errors.ConfigError(
+            f"`strategy_conf` is strategy:rate, got {strategy_conf!r}; a filter cannot change "
+            "labels, so change them with `map` and leave the label out here."
+        )
+    kept = filter_by_value(
+        variant,
+        "special_strategies",
+        "any",
+        list(strategy_list),
+        variant_type,
+        keep_empty_strategy,
+    )
+    for strategy, rate in _read_rates("strategy_conf", strategy_conf or ""):
+        is_meant = filter_by_value(variant, "special_strategies", "any", [strategy], variant_type)
+        is_drawn = tf.random.uniform(tf.shape(is_meant)) < rate
+        kept &= ~is_meant | is_drawn
+    return kept
 
 
 def add_action(
@@ -187,13 +263,8 @@ def add_action(
     Raises:
         errors.ConfigError: That is no condition.
     """
-    holds = line_conditions.make_condition(field_name, op, operand)
-
-    def change(row: Any) -> None:
-        if holds(row.line_id):
-            row.line_id.actions.append(action)
-
-    return _change(change, variant, variant_type, (field_name, op, repr(operand), action))
+    where = filter_by_value(variant, field_name, op, operand, variant_type)
+    return ops.monolith_row_add_action(variant, where, format=variant_type, action=action)
 
 
 def add_label(
@@ -223,97 +294,85 @@ def add_label(
     tasks = [_read_task(text) for text in config.split(";") if text]
     if not tasks:
         raise errors.ConfigError(f"`config` has no task: {config!r}; write positive:negative:rate.")
-
-    def change(row: Any) -> None:
-        actions = set(row.line_id.actions)
-        if row.label and row.label[0] <= 0:
-            row.label[0] = INVALID_LABEL
-        for positive, negative, rate in tasks:
-            is_known = not negative or bool(negative & actions)
-            if positive & actions:
-                row.label.append(1.0)
-            elif is_known and np.random.random() < rate:
-                row.label.append(negative_value)
-            else:
-                row.label.append(INVALID_LABEL)
-        row.line_id.sample_rate = new_sample_rate
-
-    return _change(change, variant, variant_type, (config, negative_value, new_sample_rate))
+    return _add_labels(variant, tasks, negative_value, new_sample_rate, variant_type)
 
 
-def tf_example_to_example(
-    serialized: tf.Tensor,
-    sparse_features: Mapping[str, int],
-    dense_features: Sequence[str],
-    label: str,
-    instance_weight: str | None = None,
-) -> tf.Tensor:
-    """Makes an Example of a `tf.train.Example`.
+def scatter_label(variant: tf.Tensor, config: str, variant_type: str = "example") -> tf.Tensor:
+    """Moves a row's first label to the index of its channel, for models with a task per channel.
+
+    The other labels become `INVALID_LABEL`. So do all labels of a row without any, and of one whose
+    channel, `chnid` of the LineId, has no index; a row without a channel is of channel 0.
 
     Args:
-        serialized: A serialized `tf.train.Example`.
-        sparse_features: Features of ids, each with a slot, 1 to 32767. Integers become fids with
-            their low 48 bits, texts with those of their hash (`ml.data.hash_string`).
-        dense_features: Features that stay as they are.
-        label: The feature that has the labels.
-        instance_weight: The one that has the weight; None says that it is 1.
-
-    Returns:
-        A serialized Example. Features that are not there are empty.
+        variant: A row.
+        config: Channels with their indices, `7:0,9:1` say. Rows get one label more than the
+            greatest index.
+        variant_type: What the row is, `instance` or `example`.
 
     Raises:
-        errors.ConfigError: A slot is none, or a name is there twice.
+        errors.ConfigError: That is no config, or a channel has two indices.
+
+    Example:
+        >>> example = example_pb2.Example(label=[1])
+        >>> example.line_id.chnid = 9
+        >>> row = scatter_label(example.SerializeToString(), "7:0,9:1")
+        >>> label = example_pb2.Example.FromString(row.numpy()).label
+        >>> label[0] == INVALID_LABEL, label[1]
+        (True, 1.0)
     """
-    names = [*sparse_features, *dense_features, label]
-    names += [] if instance_weight is None else [instance_weight]
-    if len(set(names)) != len(names):
-        raise errors.ConfigError(f"Names of features must differ, got {names}.")
-    for name, slot in sparse_features.items():
-        if not 1 <= slot < fids.NUM_SLOTS_V2:
-            raise errors.ConfigError(f"The slot of {name!r} must be 1 to 32767, got {slot}.")
-
-    def convert(record: bytes) -> bytes:
-        found = conversions.parse(tf.train.Example, record).features.feature
-        example = example_pb2.Example(instance_weight=1)
-        for name, slot in sparse_features.items():
-            ids = [_make_fid(slot, value, name) for value in _get_values(found, name)]
-            named = example.named_feature.add(name=name, id=len(example.named_feature))
-            named.feature.fid_v2_list.value.extend(ids)
-        for name in dense_features:
-            named = example.named_feature.add(name=name, id=len(example.named_feature))
-            kind = found[name].WhichOneof("kind") if name in found else None
-            getattr(named.feature, kind or "float_list").value.extend(_get_values(found, name))
-        example.label.extend(_get_numbers(found, label))
-        if instance_weight is not None:
-            example.instance_weight = next(iter(_get_numbers(found, instance_weight)), 1.0)
-        return bytes(example.SerializeToString())
-
-    settings = (sorted(sparse_features.items()), list(dense_features), label, instance_weight)
-    return _call(convert, serialized, tf.string, ("tf_example_to_example", settings))
+    parts = [part.split(":") for part in config.split(",") if part]
+    try:
+        index_of = {int(channel): int(index) for channel, index in parts}
+    except ValueError:
+        raise errors.ConfigError(f"`config` is chnid:index, as 7:0,9:1, got {config!r}.") from None
+    if not parts or len(index_of) != len(parts):
+        raise errors.ConfigError(
+            f"`config` must give each of its channels one index, as 7:0,9:1, got {config!r}."
+        )
+    if not all(0 <= index < _MOST_LABELS for index in index_of.values()):
+        raise errors.ConfigError(
+            f"Indices in `config` must be 0 to {_MOST_LABELS - 1}, got {config!r}."
+        )
+    return ops.monolith_row_scatter_label(
+        variant,
+        format=_check_type(variant_type),
+        channels=list(index_of),
+        indices=list(index_of.values()),
+    )
 
 
-def _find_fids(row: Any) -> Iterator[tuple[int, int]]:
-    """Yields the fids of a row, each with its slot."""
-    if isinstance(row, proto_parser_pb2.Instance):
-        yield from ((fid, fids.get_slot_v1(fid)) for fid in row.fid)
-        for feature in row.feature:
-            for values in (feature.fid, *(part.value for part in feature.fid_list)):
-                yield from ((fid, fids.get_slot_v2(fid)) for fid in values)
-        return
-    for named in row.named_feature:
-        kind = named.feature.WhichOneof("type") or ""
-        if not kind.startswith("fid_"):
-            continue
-        found = getattr(named.feature, kind)
-        get_slot = fids.get_slot_v1 if kind.startswith("fid_v1") else fids.get_slot_v2
-        for part in found.list if kind.endswith("lists") else [found]:
-            yield from ((fid, get_slot(fid)) for fid in part.value)
+def _add_labels(
+    variant: tf.Tensor,
+    tasks: Sequence[tuple[Sequence[int], Sequence[int], float]],
+    negative_value: float,
+    new_sample_rate: float,
+    variant_type: str,
+) -> tf.Tensor:
+    seed, seed2 = _draw_seeds()
+    return ops.monolith_row_add_labels(
+        variant,
+        format=_check_type(variant_type),
+        positive_actions=[action for positive, _, _ in tasks for action in positive],
+        num_positive=[len(positive) for positive, _, _ in tasks],
+        negative_actions=[action for _, negative, _ in tasks for action in negative],
+        num_negative=[len(negative) for _, negative, _ in tasks],
+        rates=[rate for _, _, rate in tasks],
+        negative_value=negative_value,
+        sample_rate=new_sample_rate,
+        seed=seed,
+        seed2=seed2,
+    )
 
 
-def _read_task(text: str) -> tuple[set[int], set[int], float]:
+def _to_signed(values: Iterable[int] | None) -> list[int]:
+    """Returns fids with the same bits, as attributes of an op have them."""
+    return [(int(fid) + (1 << 63)) % (1 << 64) - (1 << 63) for fid in values or ()]
+
+
+def _read_task(text: str) -> tuple[list[int], list[int], float]:
     try:
         positive, negative, rate = text.split(":")
-        actions = [{int(a) for a in part.split(",") if a} for part in (positive, negative)]
+        actions = [[int(a) for a in part.split(",") if a] for part in (positive, negative)]
         found = actions[0], actions[1], float(rate)
     except ValueError:
         raise errors.ConfigError(
@@ -323,79 +382,43 @@ def _read_task(text: str) -> tuple[set[int], set[int], float]:
     return found
 
 
+def _read_actions(name: str, text: str) -> list[int]:
+    try:
+        return [int(action) for action in text.split(",") if action]
+    except ValueError:
+        raise errors.ConfigError(
+            f"`{name}` is actions with commas between, got {text!r}."
+        ) from None
+
+
+def _read_rates(name: str, text: str) -> list[tuple[int, float]]:
+    """Reads `1:0.5,2:0.9`."""
+    rates = []
+    for part in filter(None, text.split(",")):
+        try:
+            action, rate = part.split(":")
+            rates.append((int(action), float(rate)))
+        except ValueError:
+            raise errors.ConfigError(f"`{name}` is as 1:0.5,2:0.9, got {text!r}.") from None
+        _check_rate(name, rates[-1][1])
+    return rates
+
+
 def _check_rate(name: str, rate: float) -> None:
     if not 0 <= rate <= 1:
         raise errors.ConfigError(f"`{name}` must be 0 to 1, got {rate}.")
 
 
-def _get_values(found: Any, name: str) -> list[Any]:
-    kind = found[name].WhichOneof("kind") if name in found else None
-    return [] if kind is None else list(getattr(found[name], kind).value)
-
-
-def _get_numbers(found: Any, name: str) -> list[float]:
-    values = _get_values(found, name)
-    if any(isinstance(value, bytes) for value in values):
-        raise errors.DataError(f"Feature {name!r} must be numbers, but is {values[:3]}.")
-    return [float(value) for value in values]
-
-
-def _make_fid(slot: int, value: Any, name: str) -> int:
-    if isinstance(value, float):
-        raise errors.DataError(f"Feature {name!r} has a slot, but holds {value}, which is no id.")
-    return int(
-        fids.make_v2(slot, string_ids.hash_string(value) if isinstance(value, bytes) else value)
-    )
-
-
-def _filter(
-    keep: Callable[[Any], bool], variant: tf.Tensor, variant_type: str, *settings: Any
-) -> tf.Tensor:
-    kind = _get_kind(variant_type)
-    function = lambda record: np.bool_(keep(conversions.parse(kind, record)))  # noqa: E731
-    return _call(function, variant, tf.bool, (keep.__qualname__, variant_type, settings))
-
-
-def _change(
-    change: Callable[[Any], None], variant: tf.Tensor, variant_type: str, settings: Any
-) -> tf.Tensor:
-    kind = _get_kind(variant_type)
-
-    def make_changed(record: bytes) -> bytes:
-        row = conversions.parse(kind, record)
-        change(row)
-        return bytes(row.SerializeToString())
-
-    return _call(make_changed, variant, tf.string, (change.__qualname__, variant_type, settings))
-
-
-def _get_kind(variant_type: str) -> Any:
-    if variant_type not in _ROWS:
+def _check_type(variant_type: str) -> str:
+    if variant_type not in _VARIANT_TYPES:
         raise errors.ConfigError(
-            f"`variant_type` is {' or '.join(_ROWS)}, got {variant_type!r}; make rows of batches "
-            "first."
+            f"`variant_type` is {' or '.join(_VARIANT_TYPES)}, got {variant_type!r}; make rows of "
+            "batches first."
         )
-    return _ROWS[variant_type]
+    return variant_type
 
 
-def _call(
-    function: Callable[[bytes], Any], record: tf.Tensor, dtype: tf.DType, settings: Any
-) -> tf.Tensor:
-    # Beside the function stands what it does, so that a position in the input can be saved.
-    digest = hashlib.sha256(repr(settings).encode()).hexdigest()
-
-    @tf.autograph.experimental.do_not_convert
-    def call(content: Any, _: Any) -> Any:
-        try:
-            # Eagerly, it is an array without dimensions.
-            return function(content if isinstance(content, bytes) else content.item())
-        except errors.DataError as e:
-            # Without the trace, which TensorFlow would print in front of it.
-            raise errors.DataError(str(e)) from None
-
-    description = tf.constant(seekable.MARK + b"row " + digest.encode())
-    found = tf.numpy_function(
-        call, [tf.convert_to_tensor(record), description], dtype, stateful=False
-    )
-    found.set_shape([])
-    return found
+def _draw_seeds() -> tuple[int, int]:
+    """Returns two numbers that decide draws; zeros draw others in each run."""
+    seeds = random_seed.get_seed(None)
+    return seeds[0] or 0, seeds[1] or 0

@@ -45,3 +45,15 @@ def test_generated_fids_have_their_slot():
     assert fids.gen_fids_v1(1023) == []
     with pytest.raises(AssertionError):
         fids.gen_fids_v2(65535)
+
+
+def test_a_switched_slot_keeps_the_signature():
+    values = [fids.make_v2(3, (1 << 48) - 1), fids.make_v2(32767, 5)]
+    expected = [fids.make_v2(9, (1 << 48) - 1), fids.make_v2(9, 5)]
+    nested = tf.ragged.constant([[[values[0]], []], [[values[1]]]], dtype=tf.int64)
+    assert fids.switch_slot(nested, 9).to_list() == [[[expected[0]], []], [[expected[1]]]]
+    assert fids.switch_slot(tf.constant([values], tf.int64), 9).numpy().tolist() == [expected]
+    switched = tf.function(lambda ids: fids.switch_slot(ids, 32767))(tf.constant(values, tf.int64))
+    assert fids.get_slot_v2(switched.numpy()).tolist() == [32767, 32767]
+    with pytest.raises(errors.ConfigError, match="slot should be less than 32768, while got 32768"):
+        fids.switch_slot(nested, 32768)

@@ -134,6 +134,45 @@ def test_movies_appear_at_their_release_rise_and_fade(world):
     assert shown[1] < shown[2] < shown[3] > shown[4] > shown[5]
 
 
+def test_tastes_turn_around_the_wheel():
+    turning = dataclasses.replace(SMALL, taste_turns=2.0)
+    world, still = movies.World(turning), movies.World(SMALL)
+    users, shown = np.arange(300), np.arange(200)[:, None]
+    at = [world.click_probability(users, shown, time) for time in (0, 0.125, 0.25, 0.5)]
+    np.testing.assert_allclose(at[0], still.click_probability(users, shown))
+    np.testing.assert_allclose(at[3], at[0])  # A whole turn.
+
+    def logit(probability):
+        return np.log(probability / (1 - probability))
+
+    # After half a turn, what taste has added is taken away: the mean is what does not turn.
+    fixed = (logit(at[0]) + logit(at[2])) / 2
+    taste = logit(at[0]) - fixed
+    assert taste.std() > 0.5
+    # A quarter of a turn away, tastes have nothing to do with those of before.
+    assert abs(np.corrcoef(taste.ravel(), (logit(at[1]) - fixed).ravel())[0, 1]) < 0.2
+
+
+def test_stream_follows_tastes_that_turn():
+    world = movies.World(dataclasses.replace(SMALL, taste_turns=2.0))
+    block = world.examples(8192 * 3, 8192 * 4)
+    time = 8192 * 3 / SMALL.num_examples
+    expected = world.click_probability(block.user, block.movie, time)
+    np.testing.assert_array_equal(block.probability, expected)
+    assert not np.allclose(block.probability, world.click_probability(block.user, block.movie))
+
+
+def test_a_place_in_a_stream_counts_for_the_same_turns_only():
+    def describe(turns):
+        config = dataclasses.replace(SMALL, taste_turns=turns)
+        return movies._Stream(movies.World(config), 0, 1000, None, False).describe()
+
+    assert describe(0.0) != describe(1.0) != describe(2.0)
+    # What checkpoints of before have.
+    assert describe(0.0) == f"movies {SMALL} 0 1000 None False"
+    assert "taste_turns" not in describe(0.0)
+
+
 def test_stream_shows_movies_as_popularity_says(world, stream):
     block = stream[8192 * 6 : 8192 * 7]
     expected = 8192 * world.popularity(8192 * 6 / SMALL.num_examples)

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.data import fids, identity, row_filters
+from monolith.native import ops
 from monolith.proto import example_pb2, proto_parser_pb2
 
 INVALID = np.finfo(np.float32).min
@@ -135,7 +136,9 @@ def test_actions_are_added(kind):
         )
         assert changed.line_id.actions == expected
         assert changed.label == row.label
-        assert list(row_filters._find_fids(changed)) == [(V1, 1000), (V2, 300)]
+        # All else is as it was.
+        changed.line_id.actions[:] = row.line_id.actions
+        assert changed == row
 
 
 @BOTH
@@ -159,56 +162,99 @@ def test_labels_are_added(kind, labels, actions, config, expected):
     assert changed.line_id.sample_rate == 0.5
 
 
-def test_examples_of_tensorflow():
-    source = tf.train.Example()
-    feature = source.features.feature
-    feature["user"].int64_list.value.extend([7, 1 << 48])
-    feature["movie"].bytes_list.value.append(b"Heat")
-    feature["age"].float_list.value.append(0.5)
-    feature["city"].bytes_list.value.append(b"Rome")
-    feature["click"].int64_list.value.append(1)
-    feature["weight"].float_list.value.append(3)
-    arguments = ({"user": 2, "movie": 32767, "none": 1}, ["age", "city", "gone"], "click")
-    dataset = tf.data.Dataset.from_tensors(source.SerializeToString())
-    for weight, expected in (("weight", 3), (None, 1), ("heavy", 1)):
-        function = lambda r, w=weight: row_filters.tf_example_to_example(r, *arguments, w)  # noqa: E731
-        (found,) = dataset.map(function).as_numpy_iterator()
-        example = example_pb2.Example.FromString(found)
-        assert example.instance_weight == expected
-    features = {named.name: named.feature for named in example.named_feature}
-    # The low 48 bits, below the slot.
-    assert features["user"].fid_v2_list.value == [(2 << 48) + 7, 2 << 48]
-    hashed = int(tf.strings.to_hash_bucket_fast("Heat", 1 << 48))
-    assert features["movie"].fid_v2_list.value == [(32767 << 48) + hashed]
-    assert features["none"].fid_v2_list.value == []
-    assert features["age"].float_list.value == [0.5]
-    assert features["city"].bytes_list.value == [b"Rome"]
-    assert features["gone"].float_list.value == []
-    assert example.label == [1]
+@BOTH
+def test_a_channel_has_a_label_of_its_own(kind):
+    for channel, labels, expected in (
+        (7, [0.5, 4], [INVALID, INVALID, 0.5]),
+        (9, [0], [0, INVALID, INVALID]),
+        (8, [1], [INVALID] * 3),
+        (7, [], [INVALID] * 3),
+    ):
+        row = make_row(kind, labels)
+        row.line_id.chnid = channel
+        scatter = lambda r: row_filters.scatter_label(r, "7:2,9:0", variant_type=kind)  # noqa: E731
+        changed = change_row(row, scatter)
+        assert changed.label == expected
+        assert changed.line_id.chnid == channel
 
 
-def test_examples_of_tensorflow_that_do_not_fit():
-    source = tf.train.Example()
-    source.features.feature["user"].float_list.value.append(0.5)
-    source.features.feature["click"].bytes_list.value.append(b"yes")
-    serialized = source.SerializeToString()
-    for arguments, message in (
-        (({"user": 1}, [], "none"), "'user' has a slot, but holds 0.5"),
-        (({}, [], "click"), "'click' must be numbers"),
+def test_channels_are_checked_by_the_op_too():
+    for channels, indices, message in (
+        ([1], [], "one element for each of the 1 channels"),
+        ([1], [-1], "0 to 1023, got -1"),
+        ([1, 1], [0, 1], "Channel 1 has more than one index"),
     ):
-        with pytest.raises(errors.DataError, match=message):
-            row_filters.tf_example_to_example(serialized, *arguments)
-    for arguments, message in (
-        (({"a": 0}, [], "b"), "1 to 32767"),
-        (({"a": 32768}, [], "b"), "1 to 32767"),
-        (({"a": 1}, ["a"], "b"), "must differ"),
-    ):
-        with pytest.raises(errors.ConfigError, match=message):
-            row_filters.tf_example_to_example(serialized, *arguments)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            ops.monolith_row_scatter_label(
+                [b""], format="example", channels=channels, indices=indices
+            )
+
+
+@BOTH
+def test_actions_have_drop_rates_of_their_own(kind):
+    # Beside the rate of all others, which keeps every row; 2 decides before 1.
+    rows = [make_row(kind, [-1], actions) for actions in ([], [1], [1, 2], [3, 1])]
+
+    def sample(row):
+        return row_filters.negative_sample(
+            row, 0.0, 0, 0.0, kind, action_priority="2,1", per_action_drop_rate="1:1.0"
+        )
+
+    assert filter_rows(rows, sample) == [0, 2]
+
+
+@BOTH
+def test_special_strategies(kind):
+    rows = [make_row(kind) for _ in range(4)]
+    for row, strategies in zip(rows, ([], [7], [8], [7, 9]), strict=True):
+        row.line_id.special_strategies.extend(strategies)
+
+    def keep(*arguments, **settings):
+        return filter_rows(
+            rows,
+            lambda r: row_filters.special_strategy(r, *arguments, variant_type=kind, **settings),
+        )
+
+    assert keep([7]) == [0, 1, 3]
+    assert keep([7], keep_empty_strategy=False) == [1, 3]
+    assert keep([7, 8], "9:0,8:1") == [0, 1, 2]
+
+
+def test_features():
+    rows = [make_row("example") for _ in range(2)]
+    rows[1].named_feature[2].feature.float_list.value[:] = [3]
+    function = lambda r: row_filters.filter_by_feature_value(r, "age", "gt", 2, "float")  # noqa: E731
+    assert filter_rows(rows, function) == [1]
+
+
+def test_many_rows_at_once_and_shapes():
+    rows = tf.constant([[make_row("example", [label]).SerializeToString() for label in (0, 1)]])
+    assert row_filters.filter_by_label(rows, [1.0]).numpy().tolist() == [[False, True]]
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.string)])
+    def change(rows):
+        changed = row_filters.add_label(rows, "1::1", 0.0, 1.0)
+        assert changed.shape.as_list() == [None, 2]
+        return row_filters.add_action(changed, "req_time", "ge", 1, 4)
+
+    assert change(rows).shape == [1, 2]
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+        ops.monolith_row_add_action(rows, [True], format="example", action=1)
+
+
+def test_chances_follow_the_seed():
+    rows = [make_row("instance", [-1])] * 60
+
+    def sample(seed):
+        tf.random.set_seed(seed)
+        return filter_rows(rows, lambda r: row_filters.negative_sample(r, 0.5))
+
+    assert sample(1) == sample(1)
+    assert sample(1) != sample(2)
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(errors.DataError, match="a record is no Example"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a record is no Example"):
         row_filters.filter_by_label(b"\xff", [1.0])
     damaged = tf.data.Dataset.from_tensors(b"\xff")
     with pytest.raises(tf.errors.InvalidArgumentError, match="a record is no Example"):
@@ -217,9 +263,28 @@ def test_what_cannot_be_is_refused():
         (lambda: row_filters.filter_by_label(b"", [1.0], variant_type="batch"), "got 'batch'"),
         (lambda: row_filters.negative_sample(b"", 1.5), "`drop_rate` must be 0 to 1"),
         (lambda: row_filters.negative_sample(b"", 0.5, label_index=-1), "counts from 0"),
+        (lambda: row_filters.negative_sample(b"", 0.5, action_priority="1"), "give both or none"),
+        (
+            lambda: row_filters.negative_sample(
+                b"", 0.5, action_priority="a", per_action_drop_rate="1:1"
+            ),
+            "commas between, got 'a'",
+        ),
+        (
+            lambda: row_filters.negative_sample(
+                b"", 0.5, action_priority="1", per_action_drop_rate="1"
+            ),
+            "as 1:0.5,2:0.9, got '1'",
+        ),
+        (lambda: row_filters.special_strategy(b"", [1], "1:0.5:1"), "cannot change labels"),
         (lambda: row_filters.add_label(b"", "1:2", 0.0, 1.0), "got '1:2'"),
         (lambda: row_filters.add_label(b"", "1::2", 0.0, 1.0), "`rate` must be 0 to 1"),
         (lambda: row_filters.add_label(b"", "", 0.0, 1.0), "no task"),
+        (lambda: row_filters.scatter_label(b"", "7"), "as 7:0,9:1, got '7'"),
+        (lambda: row_filters.scatter_label(b"", ""), "each of its channels one index"),
+        (lambda: row_filters.scatter_label(b"", "7:0,7:1"), "each of its channels one index"),
+        (lambda: row_filters.scatter_label(b"", "7:-1"), "must be 0 to 1023, got '7:-1'"),
+        (lambda: row_filters.scatter_label(b"", "7:0", "batch"), "got 'batch'"),
     ):
         with pytest.raises(errors.ConfigError, match=message):
             call()

@@ -14,6 +14,29 @@ namespace {
 constexpr std::int64_t kRowsOfAnyBatch = 1 << 16;
 constexpr std::int64_t kMostShared = std::int64_t{1} << 28;
 
+// Calls `fn` with the features of a column until it returns false, and `other` with its other
+// fields up to there. Most features have less than 128 bytes and are read at once.
+template <typename Fn, typename Other>
+void ForEachFeature(std::string_view column, const Fn& fn, const Other& other) {
+  WireReader reader(column);
+  const char* end = column.data() + column.size();
+  for (WireField field;;) {
+    const char* at = reader.cursor();
+    const std::size_t size = end - at < 2 ? 0x80 : static_cast<std::uint8_t>(at[1]);
+    if (size < 0x80 && *at == 0x12 && size <= static_cast<std::size_t>(end - at - 2)) {
+      reader.SkipTo(at + 2 + size);
+      if (!fn(std::string_view(at + 2, size))) return;
+    } else if (!reader.Next(&field)) {
+      break;
+    } else if (field.number == 2 && field.type == WireType::kBytes) {
+      if (!fn(field.bytes)) return;
+    } else {
+      other(field);
+    }
+  }
+  if (!reader.ok()) throw std::invalid_argument("its bytes are damaged");
+}
+
 }  // namespace
 
 void ExampleParser::ParsePart(std::string_view record, std::int64_t part, std::int64_t num_parts,
@@ -69,10 +92,11 @@ void ExampleParser::ParseColumn(int column, std::string_view name, std::string_v
   // Its type and number of features come behind them.
   std::int32_t type = 0;
   std::int64_t count = 0;
-  ForEachField(bytes, [&](const WireField& field) {
-    if (field.number == 2 && field.type == WireType::kBytes) ++count;
-    if (field.number == 3) ReadScalar(field, &type);
-  });
+  ForEachFeature(
+      bytes, [&](std::string_view) { return ++count > 0; },
+      [&](const WireField& field) {
+        if (field.number == 3) ReadScalar(field, &type);
+      });
   const bool is_shared = type == 1;
   if (is_shared ? count < 1 : count != num_rows) {
     throw std::out_of_range(
@@ -87,33 +111,35 @@ void ExampleParser::ParseColumn(int column, std::string_view name, std::string_v
   }
   if (is_sparse) (*seen)[column] = true;
   if (num_rows == 0) return;
-  std::int64_t done = 0;
-  WireReader reader(bytes);
-  for (WireField field; reader.Next(&field);) {
-    if (field.number != 2 || field.type != WireType::kBytes) continue;
-    const std::int64_t row = rows->num_rows + done;
+  std::int64_t row = rows->num_rows;
+  const auto add = [&](std::string_view feature) {
     if (column == kLineId) {
-      std::string_view line_id;
-      DenseSink sink(nullptr, nullptr, &line_id, 1);
-      ForEachField(field.bytes, [&](const WireField& kind) {
-        if (kind.number != 6 || kind.type != WireType::kBytes) return;
-        ForEachField(kind.bytes, [&](const WireField& value) {
-          if (value.type == WireType::kBytes) sink.AddString(value.bytes);
-        });
-      });
-      for (std::int64_t i = 0; i < (is_shared ? num_rows : 1); ++i)
-        AddLineId(line_id, row + i, rows);
+      AddLineIds(feature, row, is_shared ? num_rows : 1, rows);
     } else {
-      AddFeature(column, field.bytes, row, rows);
-      if (is_sparse) {
-        SparseColumn& sparse = rows->sparse[column];
-        sparse.ends.push_back(static_cast<std::int64_t>(sparse.values.size()));
-      }
+      AddFeature(column, feature, row, rows);
     }
-    ++done;
-    if (is_shared) break;
-  }
+    if (is_sparse) {
+      SparseColumn& sparse = rows->sparse[column];
+      sparse.ends.push_back(static_cast<std::int64_t>(sparse.values.size()));
+    }
+    ++row;
+    return !is_shared;
+  };
+  ForEachFeature(bytes, add, [](const WireField&) {});
   if (is_shared && column != kLineId) RepeatFirstRow(column, num_rows, rows);
+}
+
+void ExampleParser::AddLineIds(std::string_view feature, std::int64_t row, std::int64_t num_rows,
+                               ParsedRows* rows) const {
+  std::string_view line_id;
+  DenseSink sink(nullptr, nullptr, &line_id, 1);
+  ForEachField(feature, [&](const WireField& kind) {
+    if (kind.number != 6 || kind.type != WireType::kBytes) return;
+    ForEachField(kind.bytes, [&](const WireField& value) {
+      if (value.type == WireType::kBytes) sink.AddString(value.bytes);
+    });
+  });
+  for (std::int64_t i = 0; i < num_rows; ++i) AddLineId(line_id, row + i, rows);
 }
 
 void ExampleParser::RepeatFirstRow(int column, std::int64_t num_rows, ParsedRows* rows) const {
@@ -127,10 +153,9 @@ void ExampleParser::RepeatFirstRow(int column, std::int64_t num_rows, ParsedRows
                                   std::to_string(length) + " ids for " + std::to_string(num_rows) +
                                   " rows, which are too many");
     }
-    sparse.values.resize(end + length * (num_rows - 1));
+    std::int64_t* next = sparse.values.Extend(length * (num_rows - 1));
     for (std::int64_t i = 1; i < num_rows; ++i) {
-      std::copy_n(sparse.values.begin() + begin, length,
-                  sparse.values.begin() + begin + i * length);
+      next = std::copy_n(sparse.values.begin() + begin, length, next);
       sparse.ends.push_back(end + i * length);
     }
     return;

@@ -32,50 +32,24 @@ const char* FirstFid(const WireField& field) {
                                         : reinterpret_cast<const char*>(&field.value);
 }
 
-void AppendFids(const WireField& field, bool convert, std::vector<std::int64_t>* values) {
-  const std::int64_t count = CountFids(field);
-  if (count == 0) return;
-  const char* from = FirstFid(field);
-  if (count == 1) {  // Most features have one id.
-    std::uint64_t fid = 0;
-    std::memcpy(&fid, from, sizeof(fid));
-    values->push_back(static_cast<std::int64_t>(convert ? ConvertV1ToV2(fid) : fid));
-    return;
-  }
-  const std::size_t begin = values->size();
-  values->resize(begin + count);
-  std::memcpy(values->data() + begin, from, count * sizeof(std::uint64_t));
-  if (!convert) return;
-  for (auto fid = values->begin() + begin; fid != values->end(); ++fid) {
-    *fid = static_cast<std::int64_t>(ConvertV1ToV2(static_cast<std::uint64_t>(*fid)));
-  }
+void AppendFids(const WireField& field, bool convert, FidBuffer* values) {
+  values->Append(FirstFid(field), CountFids(field), convert);
 }
 
-// Most features are written in one way, which is read at once: a name and a feature of less than
-// 128 bytes, in this order. Returns how many bytes that took, 0 if they are written otherwise.
-std::size_t ReadNameAndFeature(std::string_view bytes, std::string_view* name,
-                               std::string_view* feature) {
+// Most named features are written in one way, which is read at once: in less than 128 bytes, the
+// name and the feature, in this order. Returns false if `bytes` do not begin with one, or if it
+// does not have this name.
+bool ReadUsualFeature(std::string_view bytes, std::string_view name, std::string_view* feature) {
+  // 0a SIZE 0a NAME_SIZE NAME 12 FEATURE_SIZE FEATURE
+  const std::size_t behind_name = 4 + name.size();
+  if (name.size() >= 0x80 || bytes.size() < behind_name + 2) return false;
   const auto byte = [&](std::size_t at) { return static_cast<std::uint8_t>(bytes[at]); };
-  if (bytes.size() < 4 || byte(0) != 0x0a || byte(1) >= 0x80) return 0;
-  const std::size_t behind_name = std::size_t{2} + byte(1);
-  if (bytes.size() < behind_name + 2 || byte(behind_name) != 0x12) return 0;
-  const std::size_t length = byte(behind_name + 1);
-  if (length >= 0x80 || bytes.size() < behind_name + 2 + length) return 0;
-  *name = bytes.substr(2, byte(1));
-  *feature = bytes.substr(behind_name + 2, length);
-  return behind_name + 2 + length;
-}
-
-// The same for a feature that is nothing but one packed list of fids. Returns false if it is not.
-bool AppendOnlyFids(std::string_view feature, bool convert_v1, std::vector<std::int64_t>* values) {
-  const auto byte = [&](std::size_t at) { return static_cast<std::uint8_t>(feature[at]); };
-  const std::size_t size = feature.size();
-  if (size < 4 || size >= 0x80 || (byte(0) != 0x0a && byte(0) != 0x12)) return false;
-  if (byte(1) != size - 2 || byte(2) != 0x0a || byte(3) != size - 4 || size % 8 != 4) return false;
-  WireField field;
-  field.type = WireType::kBytes;
-  field.bytes = feature.substr(4);
-  AppendFids(field, convert_v1 && byte(0) == 0x0a, values);
+  const std::size_t size = 2 + std::size_t{byte(1)};
+  if (byte(0) != 0x0a || byte(1) >= 0x80 || byte(2) != 0x0a || byte(3) != name.size()) return false;
+  if (size < behind_name + 2 || bytes.size() < size || byte(behind_name) != 0x12) return false;
+  if (byte(behind_name + 1) != size - behind_name - 2) return false;
+  if (!SameBytes(bytes.substr(4, name.size()), name)) return false;
+  *feature = bytes.substr(behind_name + 2, size - behind_name - 2);
   return true;
 }
 
@@ -184,21 +158,24 @@ void ExampleParser::Parse(std::string_view record, ParsedRows* rows) const {
 void ExampleParser::ParseExample(std::string_view record, ParsedRows* rows) const {
   OpenRows(1, rows);
   const std::int64_t row = rows->num_rows;
-  std::size_t place = 0;
+  NameOrder::Name* last = rows->order.start();
   bool has_label = false;
   DenseSink labels(nullptr, nullptr, nullptr, 0);
   if (label_ >= 0) labels = MakeSink(spec_.dense[label_], row, &rows->dense[label_]);
-  ForEachField(record, [&](const WireField& field) {
-    if (field.number == 1 && field.type == WireType::kBytes) {  // named_feature
-      std::string_view name;
-      std::string_view feature;
-      const std::size_t used = ReadNameAndFeature(field.bytes, &name, &feature);
-      ForEachField(field.bytes.substr(used), [&](const WireField& part) {
-        if (part.type != WireType::kBytes) return;
-        if (part.number == 1) name = part.bytes;
-        if (part.number == 2) feature = part.bytes;
-      });
-      AddFeature(GuessColumn(name, place++, rows), feature, row, rows);
+  WireReader reader(record);
+  const char* end = record.data() + record.size();
+  for (WireField field;;) {
+    const std::string_view rest(reader.cursor(), end - reader.cursor());
+    std::string_view feature;
+    if (last->next != nullptr && ReadUsualFeature(rest, last->next->text, &feature)) {
+      last = last->next;
+      AddFeature(last->column, feature, row, rows);
+      reader.SkipTo(feature.data() + feature.size());
+      continue;
+    }
+    if (!reader.Next(&field)) break;
+    if (field.number == 1 && field.type == WireType::kBytes) {
+      AddNamedFeature(field.bytes, row, &last, rows);
     } else if (field.number == 100 && field.type == WireType::kBytes) {
       AddLineId(field.bytes, row, rows);
     } else if (field.number == 101 && label_ >= 0) {
@@ -207,9 +184,25 @@ void ExampleParser::ParseExample(std::string_view record, ParsedRows* rows) cons
     } else if (field.number == 102 && weight_ >= 0) {
       ReadScalar(field, &rows->dense[weight_].floats[row]);
     }
-  });
+  }
+  if (!reader.ok()) throw std::invalid_argument("its bytes are damaged");
   if (has_label) CheckCount("label", labels, spec_.dense[label_].width);
   CloseRow(rows);
+}
+
+void ExampleParser::AddNamedFeature(std::string_view bytes, std::int64_t row,
+                                    NameOrder::Name** last, ParsedRows* rows) const {
+  std::string_view text;
+  std::string_view feature;
+  ForEachField(bytes, [&](const WireField& part) {
+    if (part.type != WireType::kBytes) return;
+    if (part.number == 1) text = part.bytes;
+    if (part.number == 2) feature = part.bytes;
+  });
+  NameOrder::Name* name =
+      rows->order.Follow(*last, text, [&](std::string_view of) { return FindColumn(of); });
+  if (name != nullptr) *last = name;
+  AddFeature(name != nullptr ? name->column : FindColumn(text), feature, row, rows);
 }
 
 void ExampleParser::ParseInstance(std::string_view record, ParsedRows* rows) const {
@@ -245,7 +238,7 @@ void ExampleParser::AddV1Fids(const WireField& field, ParsedRows* rows) const {
     const int column = column_of_slot_[FidV1(fid).slot()];
     if (column < 0) continue;
     if (spec_.convert_v1) fid = ConvertV1ToV2(fid);
-    rows->sparse[column].values.push_back(static_cast<std::int64_t>(fid));
+    *rows->sparse[column].values.Extend(1) = static_cast<std::int64_t>(fid);
   }
 }
 
@@ -278,9 +271,8 @@ void ExampleParser::AddIdlFeature(std::string_view feature, std::int64_t row,
   }
 }
 
-void ExampleParser::AddFeature(int column, std::string_view feature, std::int64_t row,
-                               ParsedRows* rows) const {
-  if (column < 0) return;
+void ExampleParser::AddOtherFeature(int column, std::string_view feature, std::int64_t row,
+                                    ParsedRows* rows) const {
   const std::size_t num_sparse = spec_.sparse_names.size();
   try {
     if (static_cast<std::size_t>(column) < num_sparse) {
@@ -294,7 +286,6 @@ void ExampleParser::AddFeature(int column, std::string_view feature, std::int64_
 }
 
 void ExampleParser::AddFids(std::size_t column, std::string_view feature, ParsedRows* rows) const {
-  if (AppendOnlyFids(feature, spec_.convert_v1, &rows->sparse[column].values)) return;
   ForEachField(feature, [&](const WireField& kind) {
     if (kind.number > 16) return;  // Of a later version.
     if (kind.number > 2 || kind.type != WireType::kBytes) {
@@ -399,25 +390,13 @@ void ExampleParser::Truncate(std::int64_t num_rows, ParsedRows* rows) const {
   OpenRows(0, rows);  // Dense columns have as many rows again.
   for (SparseColumn& column : rows->sparse) {
     column.ends.resize(std::min<std::size_t>(column.ends.size(), num_rows));
-    column.values.resize(column.ends.empty() ? 0 : column.ends.back());
+    column.values.Truncate(column.ends.empty() ? 0 : column.ends.back());
   }
 }
 
 int ExampleParser::FindColumn(std::string_view name) const {
   const auto found = columns_.find(name);
   return found == columns_.end() ? kNobody : found->second;
-}
-
-int ExampleParser::GuessColumn(std::string_view name, std::size_t place, ParsedRows* rows) const {
-  if (place < rows->guesses.size() && rows->guesses[place].name == name) {
-    return rows->guesses[place].column;
-  }
-  const int column = FindColumn(name);
-  if (place < (1 << 12)) {
-    if (place >= rows->guesses.size()) rows->guesses.resize(place + 1);
-    rows->guesses[place] = {std::string(name), column};
-  }
-  return column;
 }
 
 std::string ExampleParser::Describe(int column) const {

@@ -12,7 +12,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/data/fid_buffer.h"
 #include "core/data/line_id.h"
+#include "core/data/name_order.h"
 #include "core/wire/wire.h"
 
 namespace monolith::core {
@@ -38,7 +40,7 @@ struct ParseSpec {
 };
 
 struct SparseColumn {
-  std::vector<std::int64_t> values;
+  FidBuffer values;
   std::vector<std::int64_t> ends;  // By row: where its values end.
 };
 
@@ -55,13 +57,7 @@ struct ParsedRows {
   std::vector<DenseColumn> dense;
   std::int64_t num_rows = 0;
 
-  // Features mostly come in the same order: the name that stood at each place last time, and the
-  // column that it belongs to.
-  struct Guess {
-    std::string name;
-    int column = -1;
-  };
-  std::vector<Guess> guesses;
+  NameOrder order;  // Of the features of Examples.
 };
 
 // Thread-safe: it is not changed by parsing.
@@ -97,19 +93,24 @@ class ExampleParser {
                   ParsedRows* rows) const;
   void ParseColumn(int column, std::string_view name, std::string_view bytes, std::int64_t num_rows,
                    std::vector<bool>* seen, ParsedRows* rows) const;
+  void AddNamedFeature(std::string_view bytes, std::int64_t row, NameOrder::Name** last,
+                       ParsedRows* rows) const;
   void AddV1Fids(const WireField& field, ParsedRows* rows) const;
   void RepeatFirstRow(int column, std::int64_t num_rows, ParsedRows* rows) const;
   void AddIdlFeature(std::string_view feature, std::int64_t row, ParsedRows* rows) const;
   void AddFeature(int column, std::string_view feature, std::int64_t row, ParsedRows* rows) const;
+  void AddOtherFeature(int column, std::string_view feature, std::int64_t row,
+                       ParsedRows* rows) const;
   void AddFids(std::size_t column, std::string_view feature, ParsedRows* rows) const;
   void AddDense(std::size_t column, std::string_view feature, std::int64_t row,
                 ParsedRows* rows) const;
   void AddLineId(std::string_view line_id, std::int64_t row, ParsedRows* rows) const;
+  void AddLineIds(std::string_view feature, std::int64_t row, std::int64_t num_rows,
+                  ParsedRows* rows) const;
   void OpenRows(std::int64_t count, ParsedRows* rows) const;
   void CloseRow(ParsedRows* rows) const;
   void Truncate(std::int64_t num_rows, ParsedRows* rows) const;
   [[nodiscard]] int FindColumn(std::string_view name) const;
-  [[nodiscard]] int GuessColumn(std::string_view name, std::size_t place, ParsedRows* rows) const;
   [[nodiscard]] std::string Describe(int column) const;
 
   ParseSpec spec_;
@@ -121,5 +122,16 @@ class ExampleParser {
   int weight_ = -1;                           // own, -1 if nobody reads them.
   bool reads_line_id_ = false;
 };
+
+// Inline: records have many features, and most are a few fids.
+inline void ExampleParser::AddFeature(int column, std::string_view feature, std::int64_t row,
+                                      ParsedRows* rows) const {
+  if (column < 0) return;
+  if (static_cast<std::size_t>(column) < rows->sparse.size() &&
+      rows->sparse[column].values.AppendUsual(feature, spec_.convert_v1)) {
+    return;
+  }
+  AddOtherFeature(column, feature, row, rows);
+}
 
 }  // namespace monolith::core

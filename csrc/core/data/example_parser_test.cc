@@ -49,6 +49,11 @@ std::string MakeExample() {
          NamedFeature("other", Message(3, "")) + labels + Message(100, uid);
 }
 
+std::vector<std::int64_t> Values(const ParsedRows& rows, std::size_t column) {
+  const FidBuffer& values = rows.sparse[column].values;
+  return {values.begin(), values.end()};
+}
+
 std::string Refusal(const ExampleParser& parser, const std::string& record, ParsedRows* rows) {
   try {
     parser.Parse(record, rows);
@@ -65,11 +70,11 @@ TEST(ExampleParser, ReadsIdsLabelsAndLineIds) {
   parser.Parse("", &rows);
   parser.Parse(MakeExample(), &rows);
   EXPECT_EQ(rows.num_rows, 3);
-  EXPECT_EQ(rows.sparse[0].values, (std::vector<std::int64_t>{5, 5}));
+  EXPECT_EQ(Values(rows, 0), (std::vector<std::int64_t>{5, 5}));
   EXPECT_EQ(rows.sparse[0].ends, (std::vector<std::int64_t>{1, 1, 2}));
   // Version 1 becomes version 2.
   const auto first = static_cast<std::int64_t>(FidV2(3, 8).value());
-  EXPECT_EQ(rows.sparse[1].values, (std::vector<std::int64_t>{first, first + 1, first, first + 1}));
+  EXPECT_EQ(Values(rows, 1), (std::vector<std::int64_t>{first, first + 1, first, first + 1}));
   EXPECT_EQ(rows.dense[0].floats, (std::vector<float>{1, 0, 1}));
   EXPECT_EQ(rows.dense[1].integers, (std::vector<std::int64_t>{77, 0, 77}));
 }
@@ -89,6 +94,65 @@ TEST(ExampleParser, ARefusedRecordLeavesNoTrace) {
   EXPECT_EQ(rows.dense[0].floats.size(), 1u);
 }
 
+// Ids of both columns and the refusal, if any, of a record that comes behind others.
+std::string Describe(const ExampleParser& parser, const std::string& record, ParsedRows* rows) {
+  parser.Clear(rows);
+  std::string text = Refusal(parser, record, rows) + ";";
+  for (const std::size_t column : {0, 1}) {
+    for (const std::int64_t id : Values(*rows, column)) text += " " + std::to_string(id);
+    text += ";";
+  }
+  return text;
+}
+
+TEST(ExampleParser, FeaturesComeInAnyOrderAndInAnyForm) {
+  const ExampleParser parser(MakeSpec(RecordFormat::kExample));
+  ParsedRows rows = parser.MakeRows();
+  const auto describe = [&](const std::string& record) { return Describe(parser, record, &rows); };
+  const std::string user = NamedFeature("user", Message(2, Fids({5})));
+  const std::string item = NamedFeature("item", Message(2, Fids({6, 7})));
+  const std::string other = NamedFeature("other", Message(3, ""));
+  EXPECT_EQ(describe(user + other + item), "; 5; 6 7;");
+  EXPECT_EQ(describe(item + other + user), "; 5; 6 7;");
+  EXPECT_EQ(describe(user + item), "; 5; 6 7;");
+  EXPECT_EQ(describe(user), "; 5;;");
+  EXPECT_EQ(describe(user + user + item), "; 5 5; 6 7;");
+  // More ids than fit into 128 bytes.
+  const std::string many = NamedFeature("item", Message(2, Fids(std::vector<std::uint64_t>(20))));
+  EXPECT_EQ(describe(user + many).size(), std::string("; 5;;").size() + 2 * 20);
+  // The last name counts, and the feature may come before it.
+  const std::string renamed =
+      Message(1, Message(1, "item") + Message(2, Message(2, Fids({5}))) + Message(1, "user"));
+  EXPECT_EQ(describe(renamed + item), "; 5; 6 7;");
+  // One by one, no ids, no feature, no name.
+  std::string single;
+  WireWriter(&single).Fixed64(1, 5);
+  EXPECT_EQ(describe(NamedFeature("user", Message(2, single)) + item), "; 5; 6 7;");
+  EXPECT_EQ(describe(NamedFeature("user", Message(2, "")) + item), ";; 6 7;");
+  EXPECT_EQ(describe(Message(1, Message(1, "user")) + Message(1, "") + item), ";; 6 7;");
+}
+
+TEST(ExampleParser, RecordsBeforeDoNotChangeWhatIsRead) {
+  const ExampleParser parser(MakeSpec(RecordFormat::kExample));
+  ParsedRows rows = parser.MakeRows();
+  ForEachDamage(MakeExample(), 500, [&](std::string_view damaged) {
+    Refusal(parser, MakeExample(), &rows);  // Its names are expected now.
+    ParsedRows fresh = parser.MakeRows();
+    const std::string record(damaged);
+    ASSERT_EQ(Describe(parser, record, &rows), Describe(parser, record, &fresh));
+  });
+}
+
+TEST(ExampleParser, ManyNamesAreReadThoughNotRemembered) {
+  const ExampleParser parser(MakeSpec(RecordFormat::kExample));
+  ParsedRows rows = parser.MakeRows();
+  std::string record;
+  for (int i = 0; i < 5000; ++i) record += NamedFeature(std::to_string(i), Message(2, Fids({1})));
+  record += NamedFeature("user", Message(2, Fids({5})));
+  EXPECT_EQ(Describe(parser, record, &rows), "; 5;;");
+  EXPECT_EQ(Describe(parser, record + record, &rows), "; 5 5;;");
+}
+
 std::string MakeBatch(int batch_size, int num_features, bool shared) {
   std::string column = Message(1, "user");
   for (int i = 0; i < num_features; ++i) column += Message(2, Message(2, Fids({7, 8})));
@@ -105,7 +169,7 @@ TEST(ExampleParser, BatchesHaveOneFeaturePerRowOrOneForAll) {
   parser.Parse(MakeBatch(2, 1, true), &rows);
   parser.Parse(MakeBatch(0, 1, true), &rows);
   EXPECT_EQ(rows.num_rows, 4);
-  EXPECT_EQ(rows.sparse[0].values, (std::vector<std::int64_t>{7, 8, 7, 8, 7, 8, 7, 8}));
+  EXPECT_EQ(Values(rows, 0), (std::vector<std::int64_t>{7, 8, 7, 8, 7, 8, 7, 8}));
   EXPECT_EQ(rows.sparse[0].ends, (std::vector<std::int64_t>{2, 4, 6, 8}));
   EXPECT_EQ(rows.sparse[1].ends, (std::vector<std::int64_t>{0, 0, 0, 0}));
   EXPECT_EQ(Refusal(parser, MakeBatch(3, 2, false), &rows),
@@ -127,7 +191,7 @@ TEST(ExampleParser, InstancesAreDividedBySlot) {
   const std::uint64_t fid = FidV1(3, 1).value();
   parser.Parse(Fids({FidV1(2, 1).value(), fid}) + Message(9, Message(1, "named") + Message(2, "")),
                &rows);
-  EXPECT_EQ(rows.sparse[0].values, (std::vector<std::int64_t>{static_cast<std::int64_t>(fid)}));
+  EXPECT_EQ(Values(rows, 0), (std::vector<std::int64_t>{static_cast<std::int64_t>(fid)}));
   EXPECT_EQ(rows.sparse[1].ends, (std::vector<std::int64_t>{0}));
 }
 

@@ -145,6 +145,12 @@ struct Block {
 // The blocks of each part of the columns: column i is in part i, modulo the number of parts.
 using Parts = std::vector<std::vector<Block>>;
 
+// What a column becomes. Dense ones have no splits.
+struct Output {
+  tf::Tensor* values = nullptr;
+  tf::Tensor* splits = nullptr;
+};
+
 class ParseExamplesOp : public tf::OpKernel {
  public:
   explicit ParseExamplesOp(tf::OpKernelConstruction* ctx) : tf::OpKernel(ctx) {
@@ -170,7 +176,8 @@ class ParseExamplesOp : public tf::OpKernel {
     const bool is_divided = is_batch && !skip_damaged_ && num_records > 0;
     const std::int64_t num_parts =
         is_divided ? std::max<std::int64_t>(1, kBlocksPerThread * threads / num_blocks) : 1;
-    Parts parts(num_parts, std::vector<Block>(num_blocks));
+    Parts parts(num_parts);
+    for (std::vector<Block>& blocks : parts) blocks.resize(num_blocks);
     DealOut(ctx, num_blocks * num_parts, [&](std::int64_t i) {
       const std::int64_t part = i % num_parts;
       const std::int64_t block = i / num_parts;
@@ -198,16 +205,29 @@ class ParseExamplesOp : public tf::OpKernel {
       num_rows += block.rows.num_rows;
       num_skipped += block.num_skipped;
     }
-    const std::size_t num_sparse = parser_->spec().sparse_names.size();
-    for (std::size_t i = 0; i < num_sparse; ++i) {
-      OP_REQUIRES_OK(ctx, WriteSparse(ctx, parts[i % parts.size()], i, num_rows));
+    const core::ParseSpec& spec = parser_->spec();
+    const std::size_t num_sparse = spec.sparse_names.size();
+    const std::size_t num_columns = num_sparse + spec.dense.size();
+    // The blocks with column i. The LineId is one column, which the first part has read.
+    const auto blocks_of = [&](std::size_t i) -> const std::vector<Block>& {
+      const bool is_line_id = i >= num_sparse && spec.dense[i - num_sparse].is_line_id;
+      return parts[is_line_id ? 0 : i % parts.size()];
+    };
+    std::vector<Output> outputs(num_columns);
+    for (std::size_t i = 0; i < num_columns; ++i) {
+      OP_REQUIRES_OK(ctx, Allocate(ctx, blocks_of(i), i, num_rows, &outputs[i]));
     }
-    for (std::size_t i = 0; i < parser_->spec().dense.size(); ++i) {
-      // The LineId is one column, which the first part has read.
-      const bool is_line_id = parser_->spec().dense[i].is_line_id;
-      const std::size_t part = is_line_id ? 0 : (num_sparse + i) % parts.size();
-      OP_REQUIRES_OK(ctx, WriteDense(ctx, parts[part], i, num_rows));
-    }
+    const std::size_t num_blocks = parts.size() * parts[0].size();
+    const std::size_t num_pieces = std::min(num_blocks, num_columns);
+    DealOut(ctx, static_cast<std::int64_t>(num_pieces), [&](std::int64_t piece) {
+      for (std::size_t i = piece; i < num_columns; i += num_pieces) {
+        if (i < num_sparse) {
+          WriteSparse(blocks_of(i), i, &outputs[i]);
+        } else {
+          WriteDense(blocks_of(i), i - num_sparse, outputs[i].values);
+        }
+      }
+    });
     tf::Tensor* skipped = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(ctx->num_outputs() - 1, {}, &skipped));
     skipped->scalar<std::int64_t>()() = num_skipped;
@@ -269,20 +289,30 @@ class ParseExamplesOp : public tf::OpKernel {
     return "";
   }
 
-  absl::Status WriteSparse(tf::OpKernelContext* ctx, const std::vector<Block>& blocks,
-                           std::size_t column, std::int64_t num_rows) const {
-    const auto num_sparse = static_cast<int>(parser_->spec().sparse_names.size());
+  absl::Status Allocate(tf::OpKernelContext* ctx, const std::vector<Block>& blocks,
+                        std::size_t column, std::int64_t num_rows, Output* output) const {
+    const core::ParseSpec& spec = parser_->spec();
+    const std::size_t num_sparse = spec.sparse_names.size();
+    if (column >= num_sparse) {
+      const std::int64_t width = spec.dense[column - num_sparse].width;
+      TF_RETURN_IF_ERROR(
+          CheckSize("dense_widths", SizeProduct(num_rows, width), ctx->input(0).NumElements()));
+      return ctx->allocate_output(static_cast<int>(num_sparse + column), {num_rows, width},
+                                  &output->values);
+    }
     std::int64_t num_values = 0;
     for (const Block& block : blocks) {
       num_values += static_cast<std::int64_t>(block.rows.sparse[column].values.size());
     }
-    tf::Tensor* values = nullptr;
-    tf::Tensor* splits = nullptr;
-    const auto output = static_cast<int>(column);
-    TF_RETURN_IF_ERROR(ctx->allocate_output(output, {num_values}, &values));
-    TF_RETURN_IF_ERROR(ctx->allocate_output(num_sparse + output, {num_rows + 1}, &splits));
-    std::int64_t* next_value = values->flat<std::int64_t>().data();
-    std::int64_t* next_split = splits->flat<std::int64_t>().data();
+    TF_RETURN_IF_ERROR(
+        ctx->allocate_output(static_cast<int>(column), {num_values}, &output->values));
+    return ctx->allocate_output(static_cast<int>(num_sparse + column), {num_rows + 1},
+                                &output->splits);
+  }
+
+  static void WriteSparse(const std::vector<Block>& blocks, std::size_t column, Output* output) {
+    auto* next_value = output->values->flat<std::int64_t>().data();
+    auto* next_split = output->splits->flat<std::int64_t>().data();
     *next_split++ = 0;
     std::int64_t before = 0;
     for (const Block& block : blocks) {
@@ -291,21 +321,13 @@ class ParseExamplesOp : public tf::OpKernel {
       for (const std::int64_t end : from.ends) *next_split++ = before + end;
       before += static_cast<std::int64_t>(from.values.size());
     }
-    return absl::OkStatus();
   }
 
-  absl::Status WriteDense(tf::OpKernelContext* ctx, const std::vector<Block>& blocks,
-                          std::size_t column, std::int64_t num_rows) const {
+  void WriteDense(const std::vector<Block>& blocks, std::size_t column, tf::Tensor* dense) const {
     const core::DenseSpec& spec = parser_->spec().dense[column];
-    const auto output = static_cast<int>(2 * parser_->spec().sparse_names.size() + column);
-    TF_RETURN_IF_ERROR(
-        CheckSize("dense_widths", SizeProduct(num_rows, spec.width), ctx->input(0).NumElements()));
-    tf::Tensor* dense = nullptr;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(output, {num_rows, spec.width}, &dense));
     std::int64_t at = 0;
     for (const Block& block : blocks) {
       const core::DenseColumn& from = block.rows.dense[column];
-      const std::int64_t count = block.rows.num_rows * spec.width;
       if (spec.type == core::DenseType::kFloat) {
         std::copy(from.floats.begin(), from.floats.end(), dense->flat<float>().data() + at);
       } else if (spec.type == core::DenseType::kInt64) {
@@ -316,9 +338,8 @@ class ParseExamplesOp : public tf::OpKernel {
         for (const std::string_view text : from.strings)
           strings++->assign(text.data(), text.size());
       }
-      at += count;
+      at += block.rows.num_rows * spec.width;
     }
-    return absl::OkStatus();
   }
 
   std::unique_ptr<core::ExampleParser> parser_;
