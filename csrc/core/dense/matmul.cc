@@ -18,8 +18,8 @@ namespace {
 
 // A panel is kPanelColumns columns of b, row behind row, zero where b has no more columns. It is
 // used in parts of limited depth, which stay in the first-level cache while rows of a go over them.
-// The sums of kBlockRows rows with a panel fill 12 of 16 vector registers, the others hold the
-// operands.
+// With AVX2 the sums of kBlockRows rows with a panel fill 12 of 16 vector registers, the others
+// hold the operands; with AVX-512 a row of a panel is one register.
 constexpr std::size_t kPartDepth = 256;
 
 // A part of a panel: what it adds to the product.
@@ -121,22 +121,67 @@ void MultiplyPartByFma(std::size_t rows, const MatrixView& a, const Part& part, 
   if (i < rows) MultiplyBlock<1>(a.FromRow(i), part, out + i * out_stride, out_stride);
 }
 
-bool HasFma() {
-  static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  return has;
+#define MONOLITH_AVX512 __attribute__((target("avx512f")))
+
+// The same sums in the same order, so the same bits. Columns that are padding are masked, neither
+// read nor written. Registers would do for more rows, but those of a matrix whose width is a
+// multiple of 1024 share one set of the first-level cache, which has room for eight.
+constexpr std::size_t kWideBlockRows = 8;
+
+template <int kCount>
+MONOLITH_AVX512 void MultiplyWideBlock(const MatrixView& a, const Part& part, float* out,
+                                       std::size_t out_stride) {
+  const auto columns = static_cast<__mmask16>((1u << part.columns) - 1);
+  __m512 sums[kCount];
+  const __m512 bias =
+      part.bias != nullptr ? _mm512_maskz_loadu_ps(columns, part.bias) : _mm512_setzero_ps();
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) {
+    sums[i] = part.is_first ? bias : _mm512_maskz_loadu_ps(columns, out + i * out_stride);
+  }
+  const float* values = a.data;
+  const float* b = part.values;
+  for (std::size_t p = 0; p < part.depth; ++p) {
+    const __m512 row = _mm512_loadu_ps(b);
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) {
+      sums[i] = _mm512_fmadd_ps(_mm512_set1_ps(values[i * a.row_stride]), row, sums[i]);
+    }
+    values += a.column_stride;
+    b += kPanelColumns;
+  }
+  // The maximum of two is its second argument if one of them is NaN.
+  const __m512 floor = _mm512_set1_ps(part.relu ? 0.f : -__builtin_inff());
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) {
+    _mm512_mask_storeu_ps(out + i * out_stride, columns,
+                          _mm512_maskz_max_ps(columns, floor, sums[i]));
+  }
+}
+
+void MultiplyPartByAvx512(std::size_t rows, const MatrixView& a, const Part& part, float* out,
+                          std::size_t out_stride) {
+  std::size_t i = 0;
+  for (; i + kWideBlockRows <= rows; i += kWideBlockRows) {
+    MultiplyWideBlock<kWideBlockRows>(a.FromRow(i), part, out + i * out_stride, out_stride);
+  }
+  for (; i + 2 <= rows; i += 2) {
+    MultiplyWideBlock<2>(a.FromRow(i), part, out + i * out_stride, out_stride);
+  }
+  if (i < rows) MultiplyWideBlock<1>(a.FromRow(i), part, out + i * out_stride, out_stride);
 }
 
 #endif  // MONOLITH_HAS_FMA_KERNEL
 
-void MultiplyPart(std::size_t rows, const MatrixView& a, const Part& part, float* out,
-                  std::size_t out_stride) {
+using PartMultiplier = void (*)(std::size_t rows, const MatrixView& a, const Part& part, float* out,
+                                std::size_t out_stride);
+
+PartMultiplier MultiplierOf([[maybe_unused]] MultiplyPath path) {
 #ifdef MONOLITH_HAS_FMA_KERNEL
-  if (HasFma()) {
-    MultiplyPartByFma(rows, a, part, out, out_stride);
-    return;
-  }
+  if (path == MultiplyPath::kAvx512) return MultiplyPartByAvx512;
+  if (path == MultiplyPath::kFma) return MultiplyPartByFma;
 #endif
-  MultiplyPartPortably(rows, a, part, out, out_stride);
+  return MultiplyPartPortably;
 }
 
 #if defined(__SSE2__)
@@ -191,8 +236,26 @@ std::size_t PackedFloats(std::size_t depth, std::size_t columns) {
   return depth * ((columns + kPanelColumns - 1) / kPanelColumns * kPanelColumns);
 }
 
+bool IsSupported(MultiplyPath path) {
+#ifdef MONOLITH_HAS_FMA_KERNEL
+  if (path == MultiplyPath::kAvx512) return __builtin_cpu_supports("avx512f");
+  if (path == MultiplyPath::kFma) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  }
+#endif
+  return path == MultiplyPath::kPortable;
+}
+
+MultiplyPath FastestPath() {
+  static const MultiplyPath fastest = IsSupported(MultiplyPath::kAvx512) ? MultiplyPath::kAvx512
+                                      : IsSupported(MultiplyPath::kFma)  ? MultiplyPath::kFma
+                                                                         : MultiplyPath::kPortable;
+  return fastest;
+}
+
 void Multiply(std::size_t rows, const MatrixView& a, const PackedMatrix& b,
-              const Epilogue& epilogue, float* out, std::size_t out_stride) {
+              const Epilogue& epilogue, float* out, std::size_t out_stride, MultiplyPath path) {
+  const PartMultiplier multiply = MultiplierOf(path);
   const std::size_t depth = b.depth(), columns = b.columns();
   // A depth of zero is one empty part: the bias alone.
   for (std::size_t p = 0; p == 0 || p < depth; p += kPartDepth) {
@@ -205,7 +268,7 @@ void Multiply(std::size_t rows, const MatrixView& a, const PackedMatrix& b,
       part.is_first = p == 0;
       part.bias = p == 0 && epilogue.bias != nullptr ? epilogue.bias + j : nullptr;
       part.relu = epilogue.relu && p + kPartDepth >= depth;
-      MultiplyPart(rows, a_part, part, out + j, out_stride);
+      multiply(rows, a_part, part, out + j, out_stride);
     }
   }
 }

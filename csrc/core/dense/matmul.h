@@ -67,12 +67,21 @@ class PackedMatrix {
 
 [[nodiscard]] std::size_t PackedFloats(std::size_t depth, std::size_t columns);
 
+// What products are computed with. The last two give the same bits, the first rounds every product
+// before it is added.
+enum class MultiplyPath { kPortable, kFma, kAvx512 };
+
+// Whether this machine, and this build, have it; and the fastest that they have.
+[[nodiscard]] bool IsSupported(MultiplyPath path);
+[[nodiscard]] MultiplyPath FastestPath();
+
 // out = a x b, for a [rows, b.depth()] and rows of `out` of b.columns() floats, `out_stride` apart,
 // which must not overlap with it. Thread-safe for disjoint outputs: split rows or columns between
 // threads, no sum depends on how. Uses fused multiply-add where the machine has it, so the last
-// bits depend on the machine.
+// bits depend on the machine. Another path than the fastest is for tests; it must be supported.
 void Multiply(std::size_t rows, const MatrixView& a, const PackedMatrix& b,
-              const Epilogue& epilogue, float* out, std::size_t out_stride);
+              const Epilogue& epilogue, float* out, std::size_t out_stride,
+              MultiplyPath path = FastestPath());
 
 // The gradient of a product with ReLU, from that of its outputs: zero where the output is not
 // positive. All are `n` elements.

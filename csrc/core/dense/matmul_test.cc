@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <random>
 #include <vector>
 
 namespace monolith::core {
@@ -34,17 +35,28 @@ std::vector<float> Expected(std::size_t rows, std::size_t columns, std::size_t d
   return out;
 }
 
+// All that this machine has; the others are not tested here.
+std::vector<MultiplyPath> SupportedPaths() {
+  std::vector<MultiplyPath> paths;
+  for (auto path : {MultiplyPath::kPortable, MultiplyPath::kFma, MultiplyPath::kAvx512}) {
+    if (IsSupported(path)) paths.push_back(path);
+  }
+  return paths;
+}
+
 struct Shape {
   std::size_t rows, columns, depth;
 };
 
 class MultiplyTest : public testing::TestWithParam<Shape> {};
 
-// Around the sizes of a block of rows (6), a panel's columns (16) and a part's depth (256).
+// Around the sizes of a block of rows (6 or 8, then 2 and 1), a panel's columns (16) and a
+// part's depth (256).
 INSTANTIATE_TEST_SUITE_P(Shapes, MultiplyTest,
                          testing::Values(Shape{1, 1, 1}, Shape{6, 16, 8}, Shape{5, 15, 3},
                                          Shape{7, 17, 5}, Shape{13, 33, 64}, Shape{3, 1, 256},
                                          Shape{8, 20, 257}, Shape{20, 5, 1000}, Shape{2, 3, 0},
+                                         Shape{12, 16, 4}, Shape{24, 48, 300}, Shape{31, 31, 31},
                                          Shape{0, 4, 4}, Shape{4, 0, 4}));
 
 TEST_P(MultiplyTest, EqualsTheDefinition) {
@@ -57,16 +69,19 @@ TEST_P(MultiplyTest, EqualsTheDefinition) {
   for (const MatrixView& left : as) {
     for (const MatrixView& right : bs) {
       for (const Epilogue& epilogue : epilogues) {
-        // One element more, to see that nothing is written behind the end.
-        std::vector<float> out(rows * columns + 1, 99.f);
         std::vector<float> storage(PackedFloats(depth, columns));
         PackedMatrix packed(depth, columns, storage.data());
         packed.PackRows(right, 0, depth / 2);
         packed.PackRows(right.FromRow(depth / 2), depth / 2, depth - depth / 2);
-        Multiply(rows, left, packed, epilogue, out.data(), columns);
-        EXPECT_EQ(out.back(), 99.f);
-        out.pop_back();
-        EXPECT_EQ(out, Expected(rows, columns, depth, left, right, epilogue));
+        for (MultiplyPath path : SupportedPaths()) {
+          SCOPED_TRACE(static_cast<int>(path));
+          // One element more, to see that nothing is written behind the end.
+          std::vector<float> out(rows * columns + 1, 99.f);
+          Multiply(rows, left, packed, epilogue, out.data(), columns, path);
+          EXPECT_EQ(out.back(), 99.f);
+          out.pop_back();
+          EXPECT_EQ(out, Expected(rows, columns, depth, left, right, epilogue));
+        }
       }
     }
   }
@@ -84,15 +99,64 @@ TEST(MultiplyColumnsTest, GivesThePartsOfTheWhole) {
   EXPECT_EQ(out, Expected(rows, columns, depth, left, right, {}));
 }
 
+// Sums that are rounded: how often depends on the path, and only the portable one rounds products.
+TEST(MultiplyPathTest, FusedPathsGiveTheSameBitsAndThePortableNearlyTheSame) {
+  const std::size_t rows = 31, columns = 45, depth = 700;
+  std::vector<float> a(rows * depth), b(depth * columns), bias(columns);
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> uniform(-1.f, 1.f);
+  for (auto* values : {&a, &b, &bias}) {
+    for (float& value : *values) value = uniform(random);
+  }
+  std::vector<float> storage(PackedFloats(depth, columns));
+  PackedMatrix packed(depth, columns, storage.data());
+  packed.PackRows(RowMajor(b.data(), columns), 0, depth);
+  const auto product = [&](MultiplyPath path) {
+    std::vector<float> out(rows * columns);
+    Multiply(rows, RowMajor(a.data(), depth), packed, {bias.data(), true}, out.data(), columns,
+             path);
+    return out;
+  };
+  const std::vector<float> portable = product(MultiplyPath::kPortable);
+  for (MultiplyPath path : SupportedPaths()) {
+    const std::vector<float> fused = product(path);
+    for (std::size_t i = 0; i < fused.size(); ++i) EXPECT_NEAR(fused[i], portable[i], 1e-3f);
+  }
+  if (!IsSupported(MultiplyPath::kAvx512) || !IsSupported(MultiplyPath::kFma)) {
+    GTEST_SKIP() << "This machine or build has no AVX-512 whose bits could be compared.";
+  }
+  EXPECT_EQ(product(MultiplyPath::kAvx512), product(MultiplyPath::kFma));
+}
+
+TEST(MultiplyPathTest, TheFastestIsSupported) {
+  EXPECT_TRUE(IsSupported(FastestPath()));
+  EXPECT_EQ(FastestPath(), SupportedPaths().back());
+}
+
+// In every place of a block, with and without ReLU, in a panel that is full and in one that is not.
 TEST(MultiplyNanTest, KeepsNan) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<float> a = {nan, 1, 1}, b = {1};
-  std::vector<float> out(3), storage(PackedFloats(1, 1));
-  PackedMatrix packed(1, 1, storage.data());
-  packed.PackRows(RowMajor(b.data(), 1), 0, 1);
-  Multiply(3, RowMajor(a.data(), 1), packed, {nullptr, true}, out.data(), 1);
-  EXPECT_TRUE(std::isnan(out[0]));
-  EXPECT_EQ(out[1], 1);
+  const std::size_t rows = 13, columns = 17;
+  const std::vector<float> b(columns, 1.f);
+  std::vector<float> storage(PackedFloats(1, columns));
+  PackedMatrix packed(1, columns, storage.data());
+  packed.PackRows(RowMajor(b.data(), columns), 0, 1);
+  for (MultiplyPath path : SupportedPaths()) {
+    for (std::size_t row = 0; row < rows; ++row) {
+      for (bool relu : {false, true}) {
+        std::vector<float> a(rows, -1.f), out(rows * columns);
+        a[row] = nan;
+        Multiply(rows, RowMajor(a.data(), 1), packed, {nullptr, relu}, out.data(), columns, path);
+        for (std::size_t i = 0; i < rows * columns; ++i) {
+          if (i / columns == row) {
+            EXPECT_TRUE(std::isnan(out[i]));
+          } else {
+            EXPECT_EQ(out[i], relu ? 0.f : -1.f);
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(ReluGradientTest, PassesOnlyWhereTheOutputIsPositive) {
