@@ -47,6 +47,12 @@ class Contender:
         del name
         return keras.layers.Embedding(rows, workload.DIM)
 
+    def make_logits(self, hidden: Any) -> Any:
+        """Returns the outputs of the layers behind the embeddings."""
+        for units in workload.HIDDEN:
+            hidden = keras.layers.Dense(units, activation="relu")(hidden)
+        return keras.layers.Dense(1)(hidden)
+
     def make_optimizer(self) -> Any:
         """Returns Adagrad, whose squares start at the same value everywhere."""
         return keras.optimizers.Adagrad(
@@ -59,10 +65,8 @@ class Contender:
             f.name: keras.Input((f.length,) if f.length else (), dtype="int64", name=f.name)
             for f in self._features
         }
-        hidden = keras.layers.Concatenate()(self.look_up(inputs))
-        for units in workload.HIDDEN:
-            hidden = keras.layers.Dense(units, activation="relu")(hidden)
-        model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
+        joined = keras.layers.Concatenate()(self.look_up(inputs))
+        model = keras.Model(inputs, self.make_logits(joined))
         model.compile(
             self.make_optimizer(),
             keras.losses.BinaryCrossentropy(from_logits=True),
@@ -105,7 +109,7 @@ class Contender:
         return workload.auc(asked.labels, scores)
 
 
-class Ours(Contender):
+class OurEmbedding(Contender):
     """Tables without collisions, ids of 64 bits, one layer and one op for all features."""
 
     def make_inputs(self, batches: Batches) -> dict[str, np.ndarray]:
@@ -121,6 +125,27 @@ class Ours(Contender):
             share={f.name: f.kind for f in self._features if f.name != f.kind},
         )
         return list(layer(inputs).values())
+
+
+class Ours(OurEmbedding):
+    """With layers in one op as well."""
+
+    def make_logits(self, hidden: Any) -> Any:
+        import monolith as ml
+
+        return ml.keras.MLP([*workload.HIDDEN, 1])(hidden)
+
+
+class NoEmbedding(Ours):
+    """Only the network, on numbers made of the ids: what no embedding can be faster than."""
+
+    def look_up(self, inputs: dict[str, Any]) -> list[Any]:
+        ones = keras.ops.ones((1, workload.DIM))
+        found = []
+        for feature in self._features:
+            ids = inputs[feature.name][:, 0] if feature.length else inputs[feature.name]
+            found.append(keras.ops.cast(ids, "float32")[:, None] * 2.0**-63 * ones)
+        return found
 
 
 class SparseKeras2(Contender):

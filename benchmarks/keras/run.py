@@ -30,6 +30,8 @@ MOST = (100_000, 1_000_000)  # Ids of a kind.
 AUC_BAR = 0.002
 # Contender, its environment, and how many times as fast ours shall be.
 PEERS = [
+    ("ours, Keras' Dense", environments.OURS, None),
+    ("no embedding", environments.OURS, None),
     ("Keras 2, sparse", environments.TFRA, 1.5),
     ("TFRA", environments.TFRA, 2.0),
     ("Keras 3", environments.OURS, None),

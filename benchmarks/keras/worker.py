@@ -11,11 +11,13 @@ from benchmarks.table.worker import serve
 # Class by name; it is imported in an environment that has its library.
 CONTENDERS = {
     "ours": "Ours",
+    "ours, Keras' Dense": "OurEmbedding",
+    "no embedding": "NoEmbedding",
     "Keras 3": "Contender",
     "Keras 2, sparse": "SparseKeras2",
     "TFRA": "Tfra",
 }
-OF_KERAS_3 = ("ours", "Keras 3")
+OF_KERAS_3 = ("ours", "ours, Keras' Dense", "no embedding", "Keras 3")
 
 
 class Worker:

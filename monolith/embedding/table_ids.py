@@ -23,7 +23,7 @@ def to_ids(ids: Ids) -> tf.Tensor | tf.RaggedTensor:
     """Returns ids as int64: a tensor of the same shape, or a ragged one.
 
     Integers of other types are cast, uint64 bit by bit; strings are hashed as
-    `monolith.data.string_ids` does it; a sparse matrix becomes ragged.
+    `monolith.data.string_ids` does it; a sparse matrix becomes ragged, without its gaps.
 
     Raises:
         ConfigError: They are neither integers nor strings.
@@ -36,7 +36,10 @@ def to_ids(ids: Ids) -> tf.Tensor | tf.RaggedTensor:
                 f"Sparse ids must have the shape [batch, ids], got {ids.shape}; use a ragged "
                 "tensor for more dimensions."
             )
-        return tf.RaggedTensor.from_sparse(ids.with_values(_to_int64(ids.values)))
+        # Not `from_sparse`, which wants the ids of an example to have no gap before them.
+        return tf.RaggedTensor.from_value_rowids(
+            _to_int64(ids.values), ids.indices[:, 0], ids.dense_shape[0]
+        )
     if tf.is_tensor(ids):
         return _to_int64(ids)
     return _convert(ids)

@@ -1,4 +1,4 @@
-"""A Keras 3 layer over a collisionless embedding table: `ml.keras.Embedding`."""
+"""Keras 3 layers: `ml.keras.Embedding` over a collisionless table, `ml.keras.MLP` in one op."""
 
 import keras  # type: ignore[import-untyped]
 
@@ -12,5 +12,6 @@ if keras.config.backend() != "tensorflow":
     )
 
 from monolith.keras.embedding import Embedding
+from monolith.keras.mlp import MLP
 
-__all__ = ["Embedding"]
+__all__ = ["MLP", "Embedding"]

@@ -6,8 +6,9 @@ of one such vector. Whether ids are dense, ragged or sparse, a bag without ids g
 Example:
     >>> ids = tf.ragged.constant([[7], [], [8, 9]], dtype=tf.int64)
     >>> bags = to_bags(ids)
-    >>> bags.flat_ids.numpy().tolist(), bags.row_splits.numpy().tolist()
-    ([7, 8, 9], [0, 1, 1, 3])
+    >>> joined = join([bags, to_bags(tf.constant([[5, 6]], tf.int64))], salts=[0, 0])
+    >>> joined.flat_ids.numpy().tolist(), joined.row_splits.numpy().tolist()
+    ([7, 8, 9, 5, 6], [0, 1, 1, 3, 5])
     >>> bags.arrange(tf.constant([[1.0], [0.0], [3.0]])).shape.as_list()
     [3, 1]
 """
@@ -17,6 +18,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from monolith.native import ops
+
 COMBINERS = ("sum", "mean", "sqrtn")
 
 
@@ -24,15 +27,30 @@ class Bags(NamedTuple):
     """The ids of a feature in bags.
 
     Attributes:
-        flat_ids: All ids, an int64 vector.
-        row_splits: Where each bag begins, and where the last one ends, int64.
+        ids: All of them, int64, in any shape.
+        row_splits: Where each bag begins, and where the last one ends, int64; None if each vector
+            along the last dimension is one, or, of a vector, each id.
         arrange: Gives the vectors of the bags, `[bags, dim]`, the shape of the ids with `dim` in
             place of the last dimension.
     """
 
+    ids: tf.Tensor
+    row_splits: tf.Tensor | None
+    arrange: Callable[[tf.Tensor], Any]
+
+
+class Joined(NamedTuple):
+    """The bags of all features, one after the other.
+
+    Attributes:
+        flat_ids: All ids, an int64 vector.
+        row_splits: Where each bag begins, and where the last one ends, int64.
+        counts: How many bags each feature has, int64.
+    """
+
     flat_ids: tf.Tensor
     row_splits: tf.Tensor
-    arrange: Callable[[tf.Tensor], Any]
+    counts: tf.Tensor
 
 
 def to_bags(ids: Any) -> Bags:
@@ -55,28 +73,32 @@ def to_bags(ids: Any) -> Bags:
     return Bags(ids.flat_values, tf.cast(splits, tf.int64), arrange)
 
 
-def join_splits(bags: Sequence[Bags]) -> tf.Tensor:
-    """Returns the splits of the bags of all features together, one after the other."""
-    parts, end = [bags[0].row_splits], bags[0].row_splits[-1]
-    for each in bags[1:]:
-        splits = each.row_splits + end
-        parts.append(splits[1:])
-        end = splits[-1]
-    return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
+def to_single_ids(flat_ids: tf.Tensor) -> Bags:
+    """Puts each id of a vector into a bag of its own."""
+    return Bags(flat_ids, None, lambda bags: bags)
+
+
+def join(bags: Sequence[Bags], salts: Sequence[int]) -> Joined:
+    """Returns the bags of all features together, by one op however many there are.
+
+    Args:
+        bags: Those of each feature.
+        salts: What the ids of each are mixed with.
+    """
+    none = None if all(each.row_splits is not None for each in bags) else tf.zeros([0], tf.int64)
+    splits = [none if each.row_splits is None else each.row_splits for each in bags]
+    return Joined(*ops.monolith_join_ids([each.ids for each in bags], splits, salts=list(salts)))
 
 
 def _to_even_bags(ids: tf.Tensor) -> Bags:
-    if ids.shape.rank == 1:  # One id each.
-        splits = tf.range(tf.size(ids, tf.int64) + 1)
-        return Bags(ids, splits, lambda bags: bags)
-    shape = tf.shape(ids, tf.int64)
-    splits = tf.range(tf.reduce_prod(shape[:-1]) + 1) * shape[-1]
+    if ids.shape.rank == 1:
+        return to_single_ids(ids)
 
     def arrange(bags: tf.Tensor) -> tf.Tensor:
         dim = bags.shape[-1]
         if ids.shape.rank > 2:
-            bags = tf.reshape(bags, tf.concat([shape[:-1], [dim]], 0))
+            bags = tf.reshape(bags, tf.concat([tf.shape(ids, tf.int64)[:-1], [dim]], 0))
         bags.set_shape(ids.shape[:-1].concatenate([dim]))
         return bags
 
-    return Bags(tf.reshape(ids, [-1]), splits, arrange)
+    return Bags(ids, None, arrange)

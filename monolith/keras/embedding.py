@@ -29,7 +29,7 @@ from monolith import errors
 from monolith.data import string_ids
 from monolith.embedding import optimizers, table_ids
 from monolith.embedding.table import Table
-from monolith.keras.combining import COMBINERS, join_splits, to_bags
+from monolith.keras.combining import COMBINERS, join, to_bags, to_single_ids
 from monolith.keras.rows import Rows
 
 __all__ = ["Embedding", "np", "optimizers"]
@@ -57,6 +57,8 @@ class Embedding(keras.layers.Layer):
         admit_after: How often an id is seen in training before it gets a row, at most 15.
         expire_after_days: Days without an update after which a row is dropped; None keeps it.
         compressor: How rows are stored in an exported model: "fp32", "fp16", "fixed_r8", "one_bit".
+        storage: How their values are kept in memory while they train: "float32", "float16" or
+            "int8".
         mask_zero: Whether id 0 is padding: it has no row, counts for nothing in a combiner, and
             without one a mask is passed on to the layers that follow.
         share: Features of a dict that use the rows of another one: `{"history": "item"}`.
@@ -78,6 +80,7 @@ class Embedding(keras.layers.Layer):
         admit_after: int = 0,
         expire_after_days: int | None = None,
         compressor: Any = "fp32",
+        storage: str = "float32",
         mask_zero: bool = False,
         share: Mapping[str, str] | None = None,
         table: "Table | Embedding | Rows | None" = None,
@@ -105,6 +108,7 @@ class Embedding(keras.layers.Layer):
             "admit_after": admit_after,
             "expire_after_days": expire_after_days,
             "compressor": compressor,
+            "storage": storage,
         }
         self.rows = self._find_rows(dim, settings, table)
         self.rows.users.add(self)
@@ -203,8 +207,18 @@ class Embedding(keras.layers.Layer):
         if table is None:
             if dim is None:
                 raise errors.ConfigError("Embedding needs `dim`, the width of its rows.")
+            if isinstance(settings["optimizer"], int):
+                raise errors.ConfigError(
+                    f"Embedding has no vocabulary to give: Embedding({settings['optimizer']}) in "
+                    f"place of Embedding({dim}, {settings['optimizer']})."
+                )
             return Rows.of(Table(self.name, dim, **settings))
-        defaults = {"initializer": "uniform", "admit_after": 0, "compressor": "fp32"}
+        defaults = {
+            "initializer": "uniform",
+            "admit_after": 0,
+            "compressor": "fp32",
+            "storage": "float32",
+        }
         given = [name for name, value in settings.items() if value != defaults.get(name)]
         if given:
             raise errors.ConfigError(
@@ -228,16 +242,16 @@ class Embedding(keras.layers.Layer):
     def _look_up(self, inputs: list[Any], salts: list[int]) -> list[Any]:
         """Returns the rows of each input, combined; `salts` tell which kind of ids it has."""
         ids = [self._to_ids(given) for given in inputs]
-        if self.combiner is None:
-            flat = [self._flatten(each) for each in ids]
-            rows = self.rows.look_up(_join(flat, salts))
-            parts = _split(rows, [tf.size(each) for each in flat])
+        if self.combiner is None or all(_is_dense(each) and each.shape.rank == 1 for each in ids):
+            # A single row is its own sum and mean.
+            joined = join([to_single_ids(self._flatten(each)) for each in ids], salts)
+            parts = _split(self.rows.look_up(joined.flat_ids), joined.counts)
             found = [self._restore(part, each) for part, each in zip(parts, ids, strict=True)]
         else:
             bags = [to_bags(each) for each in ids]
-            flat_ids = _join([each.flat_ids for each in bags], salts)
-            rows = self.rows.look_up_bags(flat_ids, join_splits(bags), self.combiner)
-            parts = _split(rows, [tf.size(each.row_splits) - 1 for each in bags])
+            joined = join(bags, salts)
+            rows = self.rows.look_up_bags(joined.flat_ids, joined.row_splits, self.combiner)
+            parts = _split(rows, joined.counts)
             found = [each.arrange(part) for each, part in zip(bags, parts, strict=True)]
         dtype = self._row_dtype
         return found if dtype == "float32" else [tf.cast(each, dtype) for each in found]
@@ -311,17 +325,9 @@ def _to_whole(given: Any) -> Any:
     return given.with_flat_values(whole) if isinstance(given, tf.RaggedTensor) else whole
 
 
-def _join(flat: list[tf.Tensor], salts: list[int]) -> tf.Tensor:
-    """Returns all ids as one vector, each feature's mixed with its salt."""
-    salted = [
-        tf.bitwise.bitwise_xor(ids, salt) if salt else ids
-        for ids, salt in zip(flat, salts, strict=True)
-    ]
-    return salted[0] if len(salted) == 1 else tf.concat(salted, 0)
-
-
-def _split(rows: tf.Tensor, sizes: list[tf.Tensor]) -> list[tf.Tensor]:
-    return [rows] if len(sizes) == 1 else tf.split(rows, tf.stack(sizes), num=len(sizes))
+def _split(rows: tf.Tensor, counts: tf.Tensor) -> list[tf.Tensor]:
+    num = counts.shape[0]
+    return [rows] if num == 1 else tf.split(rows, counts, num=num)
 
 
 def _salt(feature: str) -> int:

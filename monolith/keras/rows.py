@@ -29,6 +29,7 @@ import tensorflow as tf
 from monolith import errors
 from monolith.embedding import optimizers
 from monolith.embedding.table import Table
+from monolith.embedding.table_in_keras import refuse_loops
 from monolith.keras import packing
 
 _FRAMES = 5  # So deep is the question inside of an optimizer of Keras.
@@ -105,6 +106,17 @@ class TableVariable(keras.Variable):
         """Returns all rows as one opaque value, which `assign` takes back."""
         return np.array(Snapshot(self.table), dtype=object)
 
+    def __array__(self, dtype: Any = None) -> np.ndarray:
+        """Is asked by whoever writes arrays, such as Keras' old `.h5` files.
+
+        Raises:
+            ConfigError: Always: a scalar would be saved in place of the rows.
+        """
+        raise errors.ConfigError(
+            f"The rows of table '{self.table.name}' are not one array, which is all that an .h5 "
+            "file of a model holds; save it as a .keras file: model.save('model.keras')."
+        )
+
 
 @keras.saving.register_keras_serializable(package="monolith")
 class Rows(keras.layers.Layer):
@@ -134,10 +146,12 @@ class Rows(keras.layers.Layer):
 
     def look_up(self, flat_ids: tf.Tensor) -> tf.Tensor:
         """Returns the rows of an int64 vector, `[n, dim]`."""
+        self._check_loops()
         return self.table.look_up(flat_ids, self.variable)
 
     def look_up_bags(self, flat_ids: tf.Tensor, row_splits: tf.Tensor, combiner: str) -> tf.Tensor:
         """Returns combined rows of bags of ids, `[bags, dim]`."""
+        self._check_loops()
         return self.table.look_up_bags(flat_ids, row_splits, combiner, self.variable)
 
     def get_config(self) -> dict[str, Any]:
@@ -151,6 +165,11 @@ class Rows(keras.layers.Layer):
     def load_own_variables(self, store: Any) -> None:
         """Replaces all of it by what was saved."""
         packing.unpack(store, self.table)
+
+    def _check_loops(self) -> None:
+        # Eagerly a loop is one of Python, which tapes see through.
+        if self.trainable and not tf.executing_eagerly():
+            refuse_loops(self.table.name)
 
 
 def _check_optimizer(optimizer: Any, table: Table) -> None:

@@ -67,6 +67,8 @@ def test_ragged_ids_with_even_inner_dimensions():
 def test_sparse_ids_are_ragged():
     ids = tf.SparseTensor([[0, 0], [0, 1], [2, 0]], tf.constant([7, 8, 9], tf.int32), [3, 2])
     assert table_ids.to_ids(ids).to_list() == [[7, 8], [], [9]]
+    with_gaps = tf.sparse.from_dense([[0, 7, 0, 8], [0, 0, 0, 0], [9, 0, 0, 0]])
+    assert table_ids.to_ids(with_gaps).to_list() == [[7, 8], [], [9]]
     with pytest.raises(errors.ConfigError, match=r"must have the shape \[batch, ids\]"):
         table_ids.to_ids(tf.SparseTensor([[0, 0, 0]], [7], [1, 1, 1]))
 

@@ -33,9 +33,15 @@ class Careful(Plain):
         return {"loss": loss}
 
 
+class Logging(Plain):
+    def train_step(self, data):
+        return super().train_step(data)
+
+
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
-def test_fit_that_would_not_train_it_is_refused(eager):
-    model = Plain()
+@pytest.mark.parametrize("kind", [Plain, Logging])
+def test_fit_that_would_not_train_it_is_refused(kind, eager):
+    model = kind()
     model.compile("sgd", "mse", run_eagerly=eager)
     with pytest.raises(errors.ConfigError, match=r"'scores' would not be trained by fit\(\) of"):
         model.fit(tf.constant(IDS, tf.int64), LABELS, verbose=0)

@@ -46,6 +46,22 @@ class Subclassed(keras.Model):
         return self.dense(self.embed(inputs["user"]))
 
 
+class Looping(keras.Model):
+    def __init__(self, layer, is_vectorized=False):
+        super().__init__()
+        self.embed = layer
+        self.dense = keras.layers.Dense(1)
+        self.is_vectorized = is_vectorized
+
+    def call(self, items):
+        if self.is_vectorized:
+            return self.dense(tf.vectorized_map(self.embed_one, items))
+        return self.dense(tf.map_fn(self.embed_one, items, fn_output_signature=tf.float32))
+
+    def embed_one(self, ids):
+        return self.embed(ids[tf.newaxis])[0]
+
+
 class TestShapes:
     @pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
     @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
@@ -328,6 +344,25 @@ class TestFit:
             model.fit(ITEMS, LABELS, verbose=0)
         assert len(layer.table) == 0
 
+    @pytest.mark.parametrize("is_vectorized", [False, True])
+    def test_a_loop_that_no_gradient_leaves_is_refused(self, is_vectorized):
+        layer = make_layer(combiner="sum")
+        model = Looping(layer, is_vectorized)
+        model.compile("sgd", "mse")
+        with pytest.raises(errors.ConfigError, match="looked up inside of a loop"):
+            model.fit(ITEMS, LABELS, verbose=0)
+        assert model.predict(ITEMS, verbose=0).shape == (64, 1)
+        layer.trainable = False
+        model.compile("sgd", "mse")
+        model.fit(ITEMS, LABELS, verbose=0)
+
+    def test_a_loop_of_python_learns(self):
+        layer = make_layer(combiner="sum")
+        model = Looping(layer)
+        model.compile("sgd", "mse", run_eagerly=True)
+        model.fit(ITEMS[:8], LABELS[:8], verbose=0)
+        assert len(layer.table) == len(np.unique(ITEMS[:8]))
+
     def test_frozen(self):
         layer = make_layer(combiner="sum")
         model = make_functional(layer)
@@ -435,6 +470,7 @@ class TestRefusals:
         [
             (lambda: Embedding(), "needs `dim`"),
             (lambda: Embedding(0), "`dim` of table"),
+            (lambda: Embedding(1000, 8), r"Embedding\(8\) in place of Embedding\(1000, 8\)"),
             (lambda: Embedding(4, combiner="max"), "`combiner` of Embedding must be None or one"),
             (lambda: Embedding(4, keras.optimizers.Adam()), r"use ml.Adam\(0.001\) instead"),
             (lambda: Embedding(4, dtype="float16"), "cannot compute in float16"),

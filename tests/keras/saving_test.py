@@ -191,6 +191,13 @@ def test_weights_of_another_layer(tmp_path):
         other.load_weights(tmp_path / "m.weights.h5")
 
 
+def test_files_that_hold_arrays_only_are_refused(tmp_path):
+    model = keras.Sequential([keras.Input((2,), dtype="int64"), Embedding(4, combiner="sum")])
+    model.compile("sgd", "mse")
+    with pytest.raises(errors.ConfigError, match=r"save it as a .keras file"):
+        model.save(tmp_path / "model.h5")
+
+
 def test_weights_of_another_dim(tmp_path):
     model = keras.Sequential([keras.Input((), dtype="int64"), Embedding(4)])
     model.save_weights(tmp_path / "m.weights.h5")

@@ -22,7 +22,7 @@ from monolith import errors
 from monolith.embedding.features import dense_allreduce
 from monolith.embedding.features.clipping import GradClipType, clip_gradients
 from monolith.embedding.features.slots import FeatureColumn
-from monolith.graph import collectives
+from monolith.graph import collectives, export_mode
 from monolith.tensor import messages
 
 logger = logging.getLogger(__name__)
@@ -114,11 +114,14 @@ def apply_gradients_with_var_optimizer(
     if is_fused_layout:
         embeddings = ctx.layout_factory.flattened_layout()
     else:
+        feature_columns = list(feature_columns)
         embeddings = _get_embeddings(feature_columns)
     dense, sparse = _compute_gradients(loss, variables, embeddings, is_fused_layout)
     if not dense and not sparse:
         logger.warning("The loss depends on no variable and no embedding: nothing is trained")
         return tf.no_op()
+    if not is_fused_layout and not export_mode.is_dry_run_or_exporting():
+        _tell_untrained(feature_columns, [embedding for _, embedding in sparse])
     if ue_gradient_check:
         check = _UserEmbeddingCheck(features or {}, ue_fc_names, ue_euclidean_norm_threshold)
         dense, sparse = check.apply(dense), check.apply(sparse)
@@ -148,7 +151,7 @@ def apply_gradients_with_var_optimizer(
     if sparse_grads:
         # Clipping has scaled the gradients already. What ranks send for one row is added up; to be
         # the average, as of dense gradients, each sends its share.
-        sparse_scale = collectives.get_share() if collectives.averages_gradients() else 1
+        sparse_scale = collectives.get_share() if collectives.averages_rows() else 1
         grads_and_embeddings = list(zip(sparse_grads, sparse_vars, strict=True))
         train_ops.append(ctx.apply_embedding_gradients(grads_and_embeddings, sparse_scale))
     with tf.control_dependencies(train_ops):
@@ -192,6 +195,24 @@ def _get_embeddings(feature_columns: Iterable[FeatureColumn]) -> list[tf.Tensor]
     # Two columns of one feature have the same rows, whose gradient must count once.
     rows = (column.get_all_embeddings_concat() for column in feature_columns)
     return list({tensor.ref(): tensor for tensor in rows}.values())
+
+
+def _tell_untrained(columns: Iterable[FeatureColumn], trained: Sequence[tf.Tensor]) -> None:
+    """Says which features have embeddings that will never get a row."""
+    known = {embedding.ref() for embedding in trained}
+    names = sorted(
+        {
+            column.feature_name
+            for column in columns
+            if column.get_all_embeddings_concat().ref() not in known
+        }
+    )
+    if names:
+        logger.warning(
+            "The loss does not depend on the embeddings of %s, so they are not trained: a "
+            "tf.stop_gradient, or nothing, uses them",
+            ", ".join(map(repr, names)),
+        )
 
 
 def _compute_gradients(

@@ -174,10 +174,11 @@ class TestStep:
             session.run(train_op)
             assert session.run(rows).tolist() == [[-2, -2, -2, 1], [-1, -1, -1, 1]]
 
-    def test_feature_that_the_loss_does_not_use(self):
+    def test_feature_that_the_loss_does_not_use(self, caplog):
         model, var = Model(), make_variable()
         row, _, value = model.run(model.minimize(var * 0.5), var)
         assert (row.tolist(), value) == ([1, 1, 1, 1], 0.5)
+        assert "does not depend on the embeddings of 'user'" in caplog.text
 
     def test_nothing_to_train(self, caplog):
         model = Model()
