@@ -89,31 +89,71 @@ def create_assign_signatures() -> dict[str, Any]:
     Returns:
         `hashtable_assign` for all separate tables, if there are some, and
         `<shared name>/raw_assign` for each multi table; `hashtable_remove` and
-        `<shared name>/raw_remove` remove rows.
+        `<shared name>/raw_remove` remove rows. Those that end with `_packed` take rows in the form
+        in which the tables serve them.
     """
     calls: dict[str, tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]] = {}
     for entry in registry.get_tables():
-        for call in (entry.table.make_assign_call(), _make_remove_call(entry)):
+        for call in (
+            entry.table.make_assign_call(),
+            _make_packed_call(entry),
+            _make_remove_call(entry),
+        ):
             inputs, outputs = calls.setdefault(call.signature, ({}, {}))
             inputs.update(call.inputs)
             outputs.update(call.outputs)
     return {name: build_signature(*tensors) for name, tensors in calls.items()}
 
 
+class _Call:
+    """The inputs that all calls for rows of a table have, in the default graph.
+
+    Args:
+        entry: The table.
+        multi_signature: What the function is called for a set of tables,
+        single_signature: and what for all single ones.
+    """
+
+    def __init__(self, entry: registry.Entry, multi_signature: str, single_signature: str) -> None:
+        self.ids = tf.compat.v1.placeholder(tf.int64, [None])
+        if entry.config.snapshot_format.counts_features:
+            self._signature, self._prefix = f"{entry.name}/{multi_signature}", ""
+            self.id_split = tf.compat.v1.placeholder(tf.int64, [None])
+            self._inputs = {"id": self.ids, "id_split": self.id_split}
+        else:
+            # One call for all tables: the names of its arguments tell which is whose.
+            self._signature, self._prefix = single_signature, f"{entry.name}_"
+            self.id_split = tf.stack([0, tf.size(self.ids, tf.int64)])
+            self._inputs = {f"{entry.name}_id": self.ids}
+
+    def add_input(self, name: str, dtype: tf.DType) -> tf.Tensor:
+        """Returns another input, a vector."""
+        tensor = tf.compat.v1.placeholder(dtype, [None])
+        self._inputs[self._prefix + name] = tensor
+        return tensor
+
+    def finish(self, done: tf.Tensor) -> registry.AssignCall:
+        """Returns the call, whose result is the number of ids once `done` is."""
+        with tf.control_dependencies([done]):
+            outputs = {self._prefix + "result": tf.size(self.ids)}
+        return registry.AssignCall(self._signature, self._inputs, outputs)
+
+
+def _make_packed_call(entry: registry.Entry) -> registry.AssignCall:
+    """Adds what overwrites rows by rows that come as they are served to the default graph."""
+    call = _Call(entry, "raw_assign_packed", "hashtable_assign_packed")
+    packed, form = call.add_input("packed", tf.uint8), call.add_input("form", tf.int64)
+    rows = ops.monolith_table_unpack_rows(entry.handle, call.id_split, packed, form)
+    no_time = tf.constant(0, tf.int64)
+    return call.finish(
+        ops.monolith_multi_hash_table_assign(entry.handle, call.ids, call.id_split, rows, no_time)
+    )
+
+
 def _make_remove_call(entry: registry.Entry) -> registry.AssignCall:
     """Adds what removes rows of a model that serves to the default graph."""
-    ids = tf.compat.v1.placeholder(tf.int64, [None])
-    if entry.config.snapshot_format.counts_features:
-        id_split = tf.compat.v1.placeholder(tf.int64, [None])
-        signature, inputs = f"{entry.name}/raw_remove", {"id": ids, "id_split": id_split}
-        result = "result"
-    else:
-        id_split = tf.stack([0, tf.size(ids, tf.int64)])
-        signature, inputs = "hashtable_remove", {f"{entry.name}_id": ids}
-        result = f"{entry.name}_result"
-    erased = ops.monolith_multi_hash_table_erase(entry.handle, ids, id_split)
-    with tf.control_dependencies([erased]):
-        return registry.AssignCall(signature, inputs, {result: tf.size(ids)})
+    call = _Call(entry, "raw_remove", "hashtable_remove")
+    return call.finish(ops.monolith_multi_hash_table_erase(entry.handle, call.ids, call.id_split))
 
 
 def create_variable_signatures() -> dict[str, Any]:

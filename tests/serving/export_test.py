@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from support import packed_rows
 
 from monolith import errors
 from monolith.embedding.tables import multi, single
@@ -324,6 +325,26 @@ class TestAssign:
             )
             assert result == {"result": 0}
             assert call("mtable/lookup", ids=[9, 0])["output"].tolist() == [[4], [3]]
+            # The same by the bytes of the rows as they are served, which are floats.
+            result = call(
+                "hashtable_assign_packed",
+                **{
+                    f"{table}_id": [4],
+                    f"{table}_packed": np.array([9, 1], "<f4").view(np.uint8),
+                    f"{table}_form": [packed_rows.make_form(packed_rows.FP32, 2)],
+                },
+            )
+            assert result == {f"{table}_result": 1}
+            assert call("table/lookup", ids=[0, 4])["output"].tolist() == [[5, 6], [9, 1]]
+            result = call(
+                "MonolithMultiHashTable_mtest/raw_assign_packed",
+                id=[9, 0],
+                id_split=[0, 2],
+                packed=np.array([7, 8], "<f4").view(np.uint8),
+                form=[packed_rows.make_form(packed_rows.FP32, 1)],
+            )
+            assert result == {"result": 2}
+            assert call("mtable/lookup", ids=[9, 0])["output"].tolist() == [[7], [8]]
 
     def test_model_without_tables_has_none(self, tmp_path):
         save_checkpoint(tmp_path / "model", {"scale": 3.0})

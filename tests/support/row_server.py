@@ -20,6 +20,8 @@ class RowServer(prediction_service_pb2_grpc.PredictionServiceServicer):
         incarnation: What it says it is; empty: nothing, as servers of others.
         version: The version of its model.
         refusal: A sentence with which it refuses all calls; empty: it takes them.
+        takes_packed: Whether its model has the function for rows as they are served; they are
+            float16 then.
         hold: While this is cleared, calls wait.
     """
 
@@ -29,6 +31,7 @@ class RowServer(prediction_service_pb2_grpc.PredictionServiceServicer):
         self.incarnation = "first"
         self.version = 1
         self.refusal = ""
+        self.takes_packed = False
         self.hold = threading.Event()
         self.hold.set()
         self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
@@ -52,15 +55,22 @@ class RowServer(prediction_service_pb2_grpc.PredictionServiceServicer):
         self.hold.wait(60)
         if self.refusal:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.refusal)
+        signature = request.model_spec.signature_name
+        if signature.endswith("_packed") and not self.takes_packed:
+            context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"The model has no signature {signature!r}."
+            )
         if self.incarnation:
             context.set_trailing_metadata(((INCARNATION, self.incarnation),))
         arrays = {name: tf.make_ndarray(proto) for name, proto in request.inputs.items()}
         ids = arrays.get("MonolithHashTable_t_id", [])
-        if request.model_spec.signature_name == "hashtable_remove":
+        if signature == "hashtable_remove":
             for key in ids:
                 self.rows.pop(int(key), None)
         else:
             values = arrays.get("MonolithHashTable_t_value", [])
+            if "MonolithHashTable_t_packed" in arrays:
+                values = arrays["MonolithHashTable_t_packed"].view("<f2").reshape(len(ids), -1)
             self.rows.update({int(k): float(v[0]) for k, v in zip(ids, values, strict=True)})
         response = predict_pb2.PredictResponse()
         response.model_spec.version.value = self.version

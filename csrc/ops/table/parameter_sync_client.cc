@@ -1,123 +1,30 @@
 #include "ops/table/parameter_sync_client.h"
 
 #include <algorithm>
-#include <string_view>
+#include <stdexcept>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "core/wire/wire.h"
 
 namespace monolith::ops {
 namespace {
 
 namespace tf = tensorflow;
 
-// Fields of PredictRequest of TensorFlow Serving, of entries of a map, and of TensorProto.
-constexpr std::uint32_t kInputs = 2;
-constexpr std::uint32_t kKey = 1;
-constexpr std::uint32_t kValue = 2;
-constexpr std::uint32_t kDtype = 1;
-constexpr std::uint32_t kShape = 2;
-constexpr std::uint32_t kDim = 2;
-constexpr std::uint32_t kSize = 1;
-constexpr std::uint32_t kContent = 4;
-constexpr std::uint64_t kFloat = 1;
-constexpr std::uint64_t kInt64 = 9;
-
-// Puts an input into a request; `content` is the numbers as they are in memory.
-void AddInput(const std::string& name, std::uint64_t dtype, const std::vector<std::int64_t>& dims,
-              std::string_view content, std::string* request) {
-  std::string shape;
-  for (const std::int64_t size : dims) {
-    std::string dim;
-    core::WireWriter(&dim).Varint(kSize, static_cast<std::uint64_t>(size));
-    core::WireWriter(&shape).Bytes(kDim, dim);
-  }
-  std::string tensor;
-  core::WireWriter writer(&tensor);
-  writer.Varint(kDtype, dtype);
-  writer.Bytes(kShape, shape);
-  writer.Bytes(kContent, content);
-  std::string entry;
-  core::WireWriter(&entry).Bytes(kKey, name);
-  core::WireWriter(&entry).Bytes(kValue, tensor);
-  core::WireWriter(request).Bytes(kInputs, entry);
-}
-
-template <typename Number>
-std::string_view AsBytes(const std::vector<Number>& numbers) {
-  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(Number)};
-}
-
-void AddIds(const std::string& name, const std::vector<std::int64_t>& ids, std::string* request) {
-  AddInput(name, kInt64, {static_cast<std::int64_t>(ids.size())}, AsBytes(ids), request);
-}
-
-using IdsOf = std::vector<std::int64_t> core::RowsToSend::*;
-
-std::int64_t CountIds(const std::vector<core::RowsToSend>& rows, IdsOf which) {
-  std::int64_t count = 0;
-  for (const core::RowsToSend& of_table : rows) {
-    count += static_cast<std::int64_t>((of_table.*which).size());
-  }
-  return count;
-}
-
-// The ids of all tables in one list, and where those of each begin.
-void AddSplitIds(const std::vector<core::RowsToSend>& rows, IdsOf which, std::string* request) {
-  std::vector<std::int64_t> ids;
-  std::vector<std::int64_t> split{0};
-  for (const core::RowsToSend& of_table : rows) {
-    const std::vector<std::int64_t>& own = of_table.*which;
-    ids.insert(ids.end(), own.begin(), own.end());
-    split.push_back(static_cast<std::int64_t>(ids.size()));
-  }
-  AddIds("id", ids, request);
-  AddIds("id_split", split, request);
-}
-
-// A call for the tables of a set, all of which are in it.
-SyncRequest MakeMultiRequest(const std::string& set, const std::vector<core::RowsToSend>& rows,
-                             bool is_removal) {
-  SyncRequest request;
-  const IdsOf which = is_removal ? &core::RowsToSend::removed : &core::RowsToSend::ids;
-  request.signature = absl::StrCat(set, is_removal ? "/raw_remove" : "/raw_assign");
-  request.num_ids = CountIds(rows, which);
-  AddSplitIds(rows, which, &request.body);
-  if (is_removal) return request;
-  std::vector<float> values;
-  for (const core::RowsToSend& of_table : rows) {
-    values.insert(values.end(), of_table.values.begin(), of_table.values.end());
-  }
-  AddInput("flat_value", kFloat, {static_cast<std::int64_t>(values.size())}, AsBytes(values),
-           &request.body);
-  return request;
-}
-
-// A call for single tables, all of which are in it: a model's function wants all its inputs.
-SyncRequest MakeSingleRequest(const std::string& signature, const std::vector<std::string>& names,
-                              const core::Follower::Tables& tables,
-                              const std::vector<core::RowsToSend>& rows, bool is_removal) {
-  SyncRequest request;
-  const IdsOf which = is_removal ? &core::RowsToSend::removed : &core::RowsToSend::ids;
-  request.signature = signature;
-  request.num_ids = CountIds(rows, which);
-  for (std::size_t t = 0; t < rows.size(); ++t) {
-    AddIds(absl::StrCat(names[t], "_id"), rows[t].*which, &request.body);
-    if (is_removal) continue;
-    AddInput(absl::StrCat(names[t], "_value"), kFloat,
-             {static_cast<std::int64_t>(rows[t].ids.size()),
-              static_cast<std::int64_t>(tables[t]->dim())},
-             AsBytes(rows[t].values), &request.body);
-  }
-  return request;
-}
-
 std::vector<std::int64_t> TakeIds(core::TouchedRows& rows, bool* complete) {
   *complete = rows.Gather().complete && *complete;
   std::vector<std::int64_t> ids = rows.Pending();
   rows.Forget();
   return ids;
+}
+
+// Null if the table's config does not say how its rows are served.
+std::unique_ptr<core::ServingForm> FindForm(const core::EmbeddingTable& table) {
+  try {
+    return std::make_unique<core::ServingForm>(table.config().entry_config);
+  } catch (const std::invalid_argument&) {
+    return nullptr;
+  }
 }
 
 }  // namespace
@@ -178,6 +85,7 @@ void ParameterSyncClient::FindTables() {
     if (set != nullptr) table = (*set->tables())[f->index];
     if (table != f->table) {
       f->table = std::move(table);
+      f->form = f->table == nullptr ? nullptr : FindForm(*f->table);
       f->once_removed.clear();
       are_others = true;
     }
@@ -251,33 +159,39 @@ std::vector<SyncProgress> ParameterSyncClient::Gather(const std::vector<std::str
   return progress;
 }
 
+SyncedTables ParameterSyncClient::ListTables(bool packed) const {
+  SyncedTables synced;
+  bool have_form = packed;
+  bool are_floats = true;
+  for (const Followed* f : in_round_) {
+    synced.tables.push_back(f->table.get());
+    synced.names.push_back(f->name);
+    synced.forms.push_back(f->form.get());
+    have_form = have_form && f->form != nullptr;
+    are_floats = are_floats && f->form != nullptr && f->form->is_raw();
+  }
+  // Floats go to the function that servers of any version have.
+  if (!have_form || are_floats) synced.forms.clear();
+  const std::shared_lock<std::shared_mutex> followed_lock(followed_mutex_);
+  synced.multi_name = multi_name_;
+  return synced;
+}
+
 std::vector<SyncRequest> ParameterSyncClient::Take(const std::string& target,
                                                    const std::string& assign_signature,
-                                                   std::size_t max_bytes,
-                                                   std::size_t max_requests) {
+                                                   std::size_t max_bytes, std::size_t max_requests,
+                                                   bool packed) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<SyncRequest> requests;
   const auto found = targets_.find(target);
   if (found == targets_.end() || in_round_.empty()) return requests;
-  core::Follower::Tables tables;
-  std::vector<std::string> names;
-  for (const Followed* f : in_round_) {
-    tables.push_back(f->table.get());
-    names.push_back(f->name);
-  }
-  std::string multi_name;
-  {
-    const std::shared_lock<std::shared_mutex> followed_lock(followed_mutex_);
-    multi_name = multi_name_;
-  }
+  const SyncedTables synced = ListTables(packed);
   while (requests.size() < max_requests) {
-    const std::vector<core::RowsToSend> rows = found->second->follower.Take(tables, max_bytes);
+    const std::vector<core::RowsToSend> rows =
+        found->second->follower.Take(synced.tables, max_bytes);
     const std::size_t before = requests.size();
     for (const bool is_removal : {false, true}) {
-      SyncRequest request =
-          multi_name.empty() ? MakeSingleRequest(is_removal ? "hashtable_remove" : assign_signature,
-                                                 names, tables, rows, is_removal)
-                             : MakeMultiRequest(multi_name, rows, is_removal);
+      SyncRequest request = MakeSyncRequest(synced, rows, assign_signature, is_removal);
       if (request.num_ids > 0) requests.push_back(std::move(request));
     }
     if (requests.size() == before) break;

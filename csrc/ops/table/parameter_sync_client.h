@@ -11,19 +11,14 @@
 #include <unordered_set>
 #include <vector>
 
+#include "core/row/serving_form.h"
 #include "core/table/follower.h"
 #include "core/table/touched_rows.h"
 #include "ops/table/sync_client.h"
+#include "ops/table/sync_requests.h"
 #include "ops/table/table_set.h"
 
 namespace monolith::ops {
-
-// A call that a server has to get.
-struct SyncRequest {
-  std::string signature;  // Which function of the model.
-  std::string body;       // A PredictRequest without its model_spec.
-  std::int64_t num_ids = 0;
-};
 
 // Where a server stands.
 struct SyncProgress {
@@ -52,9 +47,11 @@ class ParameterSyncClient final : public SyncClient {
   // round. Who was not there in the last round gets everything.
   std::vector<SyncProgress> Gather(const std::vector<std::string>& targets, double now_sec);
   // The next calls for a server, at most so many, of about `max_bytes` each; none if it has all, or
-  // is not one of the servers.
+  // is not one of the servers. If `packed`, rows are as they are served, where that is not floats
+  // anyway and all tables say what it is.
   std::vector<SyncRequest> Take(const std::string& target, const std::string& assign_signature,
-                                std::size_t max_bytes, std::size_t max_requests);
+                                std::size_t max_bytes, std::size_t max_requests,
+                                bool packed = false);
   // Says of all calls taken for a server whether they have arrived.
   void Settle(const std::string& target, bool has_arrived, double now_sec);
   // A server has another model than before: it gets everything.
@@ -72,6 +69,7 @@ class ParameterSyncClient final : public SyncClient {
     core::TouchedRows removed;
     // The rest is guarded by mutex_.
     std::shared_ptr<core::EmbeddingTable> table;  // As of the last round.
+    std::unique_ptr<core::ServingForm> form;      // Of its rows; null: nobody has said how.
     std::unordered_set<std::int64_t> once_removed;
   };
   struct Target {
@@ -85,6 +83,8 @@ class ParameterSyncClient final : public SyncClient {
   // Finds the tables as they are now; has all servers start over if they are others.
   void FindTables();
   void GatherTable(std::size_t number, Followed& table);
+  // The tables of this round; with their forms, if rows travel in them.
+  [[nodiscard]] SyncedTables ListTables(bool packed) const;
   // Adds rows that are gone where a walk has begun, which does not find them.
   void AddOnceRemoved();
 

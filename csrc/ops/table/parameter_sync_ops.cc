@@ -73,6 +73,7 @@ REGISTER_OP("MonolithParameterSyncTake")
     .Output("num_ids: int64")
     .Attr("max_bytes: int >= 1 = 4194304")
     .Attr("max_requests: int >= 1 = 1")
+    .Attr("packed: bool = false")
     .SetIsStateful()
     .SetShapeFn([](shapes::InferenceContext* c) {
       shapes::ShapeHandle unused;
@@ -85,7 +86,9 @@ REGISTER_OP("MonolithParameterSyncTake")
 Writes the next calls for servers: which of `targets` each is for, the function of the model to
 call, a serialized PredictRequest without its model_spec, and how many ids are in it. For each
 server about `max_requests` calls of about `max_bytes`; none if it has everything. Single tables are
-assigned by `assign_signature`, a set of tables by "<its name>/raw_assign".
+assigned by `assign_signature`, a set of tables by "<its name>/raw_assign". If `packed`, and rows are
+served in another form than as floats, they are in that form, for the functions whose names end with
+"_packed"; see MonolithTableUnpackRows.
 )doc");
 
 REGISTER_OP("MonolithParameterSyncSettle")
@@ -192,6 +195,7 @@ class TakeOp final : public SyncOp {
   explicit TakeOp(tf::OpKernelConstruction* ctx) : SyncOp(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("max_bytes", &max_bytes_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("max_requests", &max_requests_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("packed", &packed_));
     OP_REQUIRES(ctx, max_bytes_ <= kMostBytes && max_requests_ <= kMostRequests,
                 absl::InvalidArgumentError(absl::StrCat(
                     "`max_bytes` must be at most ", kMostBytes, ", and `max_requests` at most ",
@@ -208,7 +212,7 @@ class TakeOp final : public SyncOp {
     for (std::size_t i = 0; i < targets.size(); ++i) {
       for (SyncRequest& request :
            client.Take(targets[i], signature, static_cast<std::size_t>(max_bytes_),
-                       static_cast<std::size_t>(max_requests_))) {
+                       static_cast<std::size_t>(max_requests_), packed_)) {
         target_index.push_back(static_cast<std::int64_t>(i));
         requests.push_back(std::move(request));
       }
@@ -227,6 +231,7 @@ class TakeOp final : public SyncOp {
 
   std::int64_t max_bytes_ = 0;
   std::int64_t max_requests_ = 0;
+  bool packed_ = false;
 };
 
 class SettleOp final : public SyncOp {

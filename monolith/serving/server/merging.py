@@ -33,7 +33,7 @@ Arrays = Sequence[np.ndarray]
 _LOOKUP = "lookup"
 _RAW_LOOKUP = "raw_lookup"
 # What changes rows: each call counts, so none is merged with others.
-_ASSIGNS = ("hashtable_assign", "raw_assign")
+_ASSIGNS = ("hashtable_assign", "hashtable_assign_packed", "raw_assign", "raw_assign_packed")
 # The shape of a list of any length.
 _LIST = (None,)
 

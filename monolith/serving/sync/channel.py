@@ -3,10 +3,11 @@
 import dataclasses
 import logging
 import time
+from collections.abc import Collection
 from typing import Any
 
 import grpc
-from tensorflow_serving.apis import predict_pb2
+from tensorflow_serving.apis import get_model_status_pb2, predict_pb2
 
 from monolith.core import metrics
 from monolith.serving.remote.client import CHANNEL_OPTIONS, read_credentials
@@ -16,9 +17,24 @@ from monolith.serving.sync.targets import Target
 
 logger = logging.getLogger(__name__)
 
+# With these a server says that it does not know a function, or does not like its inputs.
+REFUSALS = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
+
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
+_STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 # These say that a server may have gone; after others it is the same as before.
 _MAYBE_ANOTHER = (grpc.StatusCode.UNAVAILABLE,)
+# These come from this side: nobody has answered.
+_SILENCE = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +58,11 @@ class Answer:
     def is_ok(self) -> bool:
         """Whether the server has done what it was asked for."""
         return self.code is grpc.StatusCode.OK
+
+    @property
+    def is_silence(self) -> bool:
+        """Whether nobody has answered; what was sent may still be acted on."""
+        return self.code in _SILENCE
 
 
 class SyncChannel:
@@ -67,20 +88,34 @@ class SyncChannel:
         self._told: tuple[grpc.StatusCode, str] | None = None
         self._metrics = metrics.get_cli(metrics.get_metric_prefix())
 
-    def predict(self, signature: str, body: bytes, num_ids: int) -> Answer:
+    def answers(self) -> bool:
+        """Returns whether the server says anything at all to a short question."""
+        request = get_model_status_pb2.GetModelStatusRequest()
+        request.model_spec.name = self.target.model
+        answer = self.call(_STATUS, request.SerializeToString(), untold=tuple(grpc.StatusCode))
+        return not answer.is_silence
+
+    def predict(
+        self,
+        signature: str,
+        body: bytes,
+        num_ids: int,
+        untold: Collection[grpc.StatusCode] = (),
+    ) -> Answer:
         """Calls a function of the model.
 
         Args:
             signature: Its name.
             body: A serialized `PredictRequest` without `model_spec`.
             num_ids: How many rows are in it, for metrics.
+            untold: Failures that the caller expects, and that are not for the log.
         """
         spec = predict_pb2.PredictRequest()
         spec.model_spec.name = self.target.model
         spec.model_spec.signature_name = signature
         request = spec.SerializeToString() + body
         start_sec = time.monotonic()
-        answer = self.call(_PREDICT, request)
+        answer = self.call(_PREDICT, request, untold)
         tags = {
             "model_name": self.target.model,
             "signature_name": signature,
@@ -95,7 +130,7 @@ class SyncChannel:
         self._metrics.emit_counter("parameter_sync_byte_size", len(request), tags)
         return answer
 
-    def call(self, method: str, request: bytes) -> Answer:
+    def call(self, method: str, request: bytes, untold: Collection[grpc.StatusCode] = ()) -> Answer:
         """Calls a method of the server, and waits for its answer."""
         if method not in self._methods:
             self._methods[method] = self._channel.unary_unary(method)
@@ -106,7 +141,8 @@ class SyncChannel:
         except grpc.RpcError as e:
             code, details = e.code(), e.details() or ""
             self._was_away = self._was_away or code in _MAYBE_ANOTHER
-            self._tell(code, details)
+            if code not in untold:
+                self._tell(code, details)
             return Answer(code, details)
         is_other = False
         if method == _PREDICT:

@@ -15,14 +15,13 @@ import tensorflow as tf
 
 from monolith.core import metrics
 from monolith.native import lookup_counts, ops
-from monolith.serving.sync.channel import SyncChannel
 from monolith.serving.sync.client_ops import ASSIGN_SIGNATURE
 from monolith.serving.sync.config import SyncConfig
-from monolith.serving.sync.targets import SyncBackend, Target, find_targets
+from monolith.serving.sync.sender import RowSender
+from monolith.serving.sync.targets import SyncBackend, find_targets
 
 logger = logging.getLogger(__name__)
 
-_MAX_BACKOFF_SEC = 2.0
 _FLUSH_POLL_SEC = 0.05
 
 
@@ -39,13 +38,17 @@ class SyncSteps:
         self._targets = tf.compat.v1.placeholder(tf.string, [None], name="sync_targets")
         self._arrived = tf.compat.v1.placeholder(tf.bool, [None], name="sync_arrived")
         self._over = tf.compat.v1.placeholder(tf.bool, [None], name="sync_start_over")
-        self._gathers, self._takes, self._settles = [], [], []
+        self._gathers, self._settles = [], []
+        self._takes: dict[bool, list[Any]] = {False: [], True: []}
         for client in clients:
             with tf.device(client.device):
                 self._gathers.append(ops.monolith_parameter_sync_gather(client, self._targets))
-                self._takes.append(
-                    ops.monolith_parameter_sync_take(client, self._targets, ASSIGN_SIGNATURE)
-                )
+                for packed, takes in self._takes.items():
+                    takes.append(
+                        ops.monolith_parameter_sync_take(
+                            client, self._targets, ASSIGN_SIGNATURE, packed=packed
+                        )
+                    )
                 self._settles.append(
                     ops.monolith_parameter_sync_settle(
                         client, self._targets, self._arrived, self._over
@@ -62,9 +65,15 @@ class SyncSteps:
         outstanding, caught_up = self._call(self._gathers[number], feeds)
         return {name: (int(outstanding[i]), bool(caught_up[i])) for i, name in enumerate(targets)}
 
-    def take(self, number: int, target: str) -> list[tuple[str, bytes, int]]:
-        """Returns the next calls for a server: the function, the request, and its number of ids."""
-        taken = self._call(self._takes[number], {self._targets: [target]})
+    def take(self, number: int, target: str, packed: bool) -> list[tuple[str, bytes, int]]:
+        """Returns the next calls for a server: the function, the request, and its number of ids.
+
+        Args:
+            number: Which of the clients.
+            target: The server.
+            packed: Whether rows are as they are served; if not, they are floats.
+        """
+        taken = self._call(self._takes[packed][number], {self._targets: [target]})
         return [
             (signature.decode(), request, int(num_ids))
             for signature, request, num_ids in zip(
@@ -112,7 +121,7 @@ class RowPusher:
         self._clock = clock
         self._metrics = metrics.get_cli(metrics.get_metric_prefix())
         self._hit_rate = lookup_counts.HitRate()
-        self._senders: dict[str, _Sender] = {}
+        self._senders: dict[str, RowSender] = {}
         self._problem = ""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"sync_{self._part}", daemon=True)
@@ -184,7 +193,7 @@ class RowPusher:
         for name, target in targets.items():
             if name not in self._senders:
                 logger.info("%s gets the rows of %s", name, self._part)
-                self._senders[name] = _Sender(
+                self._senders[name] = RowSender(
                     self._steps, self._number, target, self._config, self._clock
                 )
             self._senders[name].wake(now_sec)
@@ -197,100 +206,3 @@ class RowPusher:
         if hit_rate is not None:
             self._metrics.emit_store("lookup_fid_hit_rate", hit_rate, {"part": self._part})
         return all(is_caught_up for _, is_caught_up in progress.values())
-
-
-def name_in_part(signature: str, model: str) -> str:
-    """Returns what a function of a set of tables is called in a part of a model.
-
-    Without parameter servers the set has no number, and in parts it has that of the first.
-
-    Example:
-        >>> name_in_part("MonolithMultiHashTable_/raw_assign", "ps_0")
-        'MonolithMultiHashTable_0/raw_assign'
-        >>> name_in_part("MonolithMultiHashTable_/raw_assign", "ads")
-        'MonolithMultiHashTable_/raw_assign'
-    """
-    number = model.rpartition("ps_")[2]
-    return signature.replace("_/", f"_{number}/") if number != model else signature
-
-
-class _Sender:
-    """Sends one server what it has yet to get, in a thread of its own.
-
-    Attributes:
-        fresh_as_of_sec: When training was at what the server has now.
-    """
-
-    def __init__(
-        self,
-        steps: SyncSteps,
-        number: int,
-        target: Target,
-        config: SyncConfig,
-        clock: Callable[[], float],
-    ) -> None:
-        self._steps = steps
-        self._number = number
-        self._channel = SyncChannel(target, config)
-        self._target = target.name
-        self._clock = clock
-        self.fresh_as_of_sec = clock()
-        self._gathered_sec = self.fresh_as_of_sec
-        self._backoff_sec = 0.0
-        self._retry_at_sec = 0.0
-        self._wakeup = threading.Event()
-        self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="sync_sender", daemon=True)
-        self._thread.start()
-
-    def wake(self, gathered_sec: float) -> None:
-        """Tells it that there may be something to send, which was collected then."""
-        self._gathered_sec = gathered_sec
-        self._wakeup.set()
-
-    def close(self) -> None:
-        """Ends the thread; a call that is on its way is not waited for."""
-        self._is_closed = True
-        self._wakeup.set()
-        self._channel.close()
-
-    def _run(self) -> None:
-        while True:
-            self._wakeup.wait()
-            self._wakeup.clear()
-            if self._is_closed:
-                return
-            if self._clock() < self._retry_at_sec:
-                continue
-            gathered_sec = self._gathered_sec
-            try:
-                is_done = self._drain()
-            except Exception as e:  # noqa: BLE001 - such as a session that is closed
-                if not self._is_closed:
-                    logger.warning("%s gets no rows: %s", self._target, str(e).partition("\n")[0])
-                is_done = False
-            if is_done:
-                self.fresh_as_of_sec = gathered_sec
-                self._backoff_sec = 0.0
-            elif not self._is_closed:
-                self._backoff_sec = min(_MAX_BACKOFF_SEC, self._backoff_sec * 2 or 0.1)
-                self._retry_at_sec = self._clock() + self._backoff_sec
-
-    def _drain(self) -> bool:
-        """Sends until nothing is left; returns whether all of it has arrived."""
-        while not self._is_closed:
-            calls = self._steps.take(self._number, self._target)
-            if not calls:
-                return True
-            has_arrived, start_over = True, False
-            for signature, request, num_ids in calls:
-                signature = name_in_part(signature, self._channel.target.model)
-                answer = self._channel.predict(signature, request, num_ids)
-                start_over = start_over or answer.is_other_server
-                if not answer.is_ok:
-                    has_arrived = False
-                    break
-            self._steps.settle(self._number, self._target, has_arrived, start_over)
-            if not has_arrived:
-                return False
-        return False

@@ -4,6 +4,8 @@ import pytest
 from cluster import fake_kazoo
 
 from monolith.agent_service import backends as historical
+from monolith.native_training import distributed_serving_ops
+from monolith.proto import parameter_sync_pb2
 from monolith.serving.agent import backends
 from monolith.serving.agent.backends import (
     Container,
@@ -93,6 +95,11 @@ def test_who_answers(make):
     agent.report_service_info(CONTAINER, ContainerServiceInfo(grpc="localhost:8888"))
     agent.sync_available_saved_models(CONTAINER, set(parts))
     assert trainer.get_sync_targets("ps_1") == ("test_ffm_model:ps_1", ["localhost:8888"])
+    config = parameter_sync_pb2.ClientConfig.FromString(
+        distributed_serving_ops.refresh_sync_config(trainer, 1)
+    )
+    assert (config.model_name, list(config.targets)) == ("test_ffm_model:ps_1", ["localhost:8888"])
+    assert (config.signature_name, config.timeout_in_ms) == ("hashtable_assign", 3000)
     info = ContainerServiceInfo(grpc="localhost:8888")
     assert trainer.get_service_map() == {"test_ffm_model": {"ps_0": [info], "ps_1": [info]}}
     assert trainer.get_service_info(Container("default", "other")) is None

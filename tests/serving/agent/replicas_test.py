@@ -8,6 +8,8 @@ from cluster import fake_kazoo
 
 from monolith import errors
 from monolith.agent_service import replica_manager
+from monolith.native_training import distributed_serving_ops
+from monolith.proto import parameter_sync_pb2
 from monolith.serving.agent import data_def, discovery, replicas
 from monolith.serving.agent.config import AgentConfig
 from monolith.serving.agent.data_def import ReplicaMeta
@@ -146,6 +148,11 @@ def test_who_gets_updates(make):
     assert name == "ps_1"
     assert list(targets) == ["localhost:8500"]
     assert targets["localhost:8500"].replica_id == 0
+    config = parameter_sync_pb2.ClientConfig.FromString(
+        distributed_serving_ops.refresh_sync_config(wrapper, 1)
+    )
+    assert (config.model_name, list(config.targets)) == ("ps_1", ["localhost:8500"])
+    assert list(config.targets_extra_info) == [targets["localhost:8500"]]
     with pytest.raises(errors.ConfigError, match="'ps_0' and so on, got 'entry'"):
         wrapper.get_sync_targets("entry")
 

@@ -55,6 +55,7 @@ def make(signature: Signature, others: dict | None = None) -> merging.Merger | N
         ("raw_lookup", {"id": LIST, "id_split": LIST}, {"flat_emb": (FLOAT, [-1])}, None),
         ("hashtable_assign", {"ad_id": LIST}, {"result": LIST}, None),
         ("table/raw_assign", {"id": LIST}, {"result": LIST}, None),
+        ("table/raw_assign_packed", {"id": LIST}, {"result": LIST}, None),
     ],
 )
 def test_which_functions_are_merged(name, inputs, outputs, expected):

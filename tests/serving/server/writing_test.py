@@ -32,6 +32,7 @@ READING = {
     "SaveAsTensor",
     "Size",
     "Stats",
+    "UnpackRows",
     "",  # Those that make or find a table.
 }
 

@@ -10,13 +10,15 @@ import pytest
 import tensorflow as tf
 from google.protobuf import json_format
 from support import multi_tables
+from tensorflow.python.ops import resources
 from tensorflow_serving.apis import predict_pb2
 
 from monolith import errors
+from monolith.embedding import filters
 from monolith.embedding.tables import multi, single
 from monolith.native import ops
 from monolith.native_training import distributed_serving_ops
-from monolith.proto import parameter_sync_pb2
+from monolith.proto import embedding_hash_table_pb2, parameter_sync_pb2
 from monolith.serving.sync import client_ops
 from monolith.serving.sync.config import SyncConfig
 
@@ -172,6 +174,33 @@ def test_rows_that_the_filter_holds_back_are_not_sent_and_removed_rows_are():
         for calls in (own, late):
             assert calls["hashtable_assign"]["MonolithHashTable_filtered_id"].tolist() == [2]
             assert calls["hashtable_remove"] == {"MonolithHashTable_filtered_id": [1]}
+
+
+def test_rows_of_a_set_that_the_filter_holds_back_are_not_sent():
+    client = client_ops.parameter_sync_client_from_config(name_suffix="filtered_set")
+    thresholds = embedding_hash_table_pb2.SlotOccurrenceThresholdConfig(
+        default_occurrence_threshold=1
+    ).SerializeToString()
+    table = multi.MultiHashTable.from_configs(
+        multi_tables.make_configs(a=1, b=1),
+        hash_filter=filters.create_hash_filter(300, 5, thresholds),
+        sync_client=client,
+        name_suffix="filtered_set",
+    )
+    ids = {"a": ([1, 2, 2], [[1.0]] * 3), "b": ([3], [[1.0]])}
+    with tf.compat.v1.Session() as session:
+        session.run(resources.initialize_resources(resources.shared_resources()))
+        take(client, session, ["x"])
+        session.run(table.apply_gradients(ids, 0).as_op())
+        taken, gathered = take(client, session, ["x"])
+        # Only 2 has come twice.
+        assert gathered.outstanding.tolist() == [1]
+        (calls,) = read_requests(taken).values()
+        assert (calls["id"].tolist(), calls["id_split"].tolist()) == ([2], [0, 1, 1])
+        settle(client, session, ["x"], True)
+        session.run(table.apply_gradients(ids, 1).as_op())
+        (calls,) = read_requests(take(client, session, ["x"])[0]).values()
+        assert (sorted(calls["id"]), calls["id_split"].tolist()) == ([1, 2, 3], [0, 2, 3])
 
 
 def test_what_has_not_arrived_is_taken_again():

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from support.row_server import RowServer
 
+from monolith.core import metrics
 from monolith.embedding.tables import single
 from monolith.serving.sync import client_ops
 from monolith.serving.sync.config import SyncConfig
@@ -104,6 +105,55 @@ def test_a_server_that_hangs_holds_up_nobody_and_gets_all_in_the_end():
         # What it was sent before may be acted on late, so the last rows are sent once more.
         assert training.pusher.close()
         assert hanging.rows == {1: 5.0}
+
+
+class Sink:
+    """Keeps what a metric was, by server."""
+
+    def __init__(self):
+        self.values = {}
+
+    def emit(self, kind, name, value, tags):
+        key = name.rpartition(".")[2], tags.get("target") or tags.get("part")
+        self.values.setdefault(key, []).append((kind, value))
+
+    def flush(self):
+        pass
+
+
+def test_lag_and_what_is_outstanding_are_metrics(monkeypatch):
+    sink = Sink()
+    monkeypatch.setattr(metrics, "_sink", sink)
+    with contextlib.ExitStack() as stack:
+        stuck, quick = (stack.enter_context(RowServer()) for _ in range(2))
+        stuck.hold.clear()
+        training = stack.enter_context(Training(Backend(stuck, quick)))
+        training.update(1, 2, 3)
+        training.pusher.start()
+        wait_for(lambda: len(quick.rows) == 3)
+        training.update(1, 2)
+        training.session.run(training.table.lookup([1, 2, 3, 4]))
+        wait_for(lambda: quick.rows[1] == 2.0)
+        lags = sink.values["parameter_sync_lag", stuck.target.address]
+        before = len(lags)
+        wait_for(lambda: len(lags) > before + 20)
+        outstanding = sink.values["parameter_sync_outstanding", stuck.target.address]
+        assert outstanding[-1] == (
+            "store",
+            5,
+        )  # Three are on their way, two new.
+        stuck.hold.set()
+        assert training.pusher.close()
+        assert outstanding[-1] == ("store", 0)
+        of_quick = sink.values["parameter_sync_lag", quick.target.address]
+    # That of a server that does not answer grows by the time of a round in each round.
+    during = [value for _, value in lags[before : before + 20]]
+    assert {kind for kind, _ in lags} == {"store"}
+    assert during == sorted(during)
+    assert during[-1] - during[0] > 15 * CONFIG.interval_sec
+    assert min(value for _, value in of_quick[before : before + 20]) < during[0]
+    # Of the ids that were looked up, one has no row.
+    assert ("store", 0.75) in sink.values["lookup_fid_hit_rate", "ps_0"]
 
 
 def test_the_end_does_not_wait_for_ever(caplog):

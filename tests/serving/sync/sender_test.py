@@ -1,0 +1,120 @@
+"""One server gets its rows, in a form that it takes, and costs nothing while it is silent."""
+
+import socket
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.row_server import RowServer
+from tensorflow_serving.apis import predict_pb2
+
+from monolith.serving.sync.channel import SyncChannel
+from monolith.serving.sync.config import SyncConfig
+from monolith.serving.sync.sender import RowSender
+from monolith.serving.sync.targets import Target
+
+PATIENCE_SEC = 60
+
+
+def wait_for(condition):
+    deadline_sec = time.monotonic() + PATIENCE_SEC
+    while not condition():
+        assert time.monotonic() < deadline_sec, "it does not happen"
+        time.sleep(0.01)
+
+
+class OneRow:
+    """Has the row of id 7 to send, until it has arrived.
+
+    Attributes:
+        taken: In which form it was taken, each time.
+        start_overs: How often a server was said to be another one.
+    """
+
+    def __init__(self):
+        self.taken = []
+        self.start_overs = 0
+        self.is_due = True
+
+    def take(self, number, target, packed):
+        if not self.is_due:
+            return []
+        self.taken.append("packed" if packed else "floats")
+        request = predict_pb2.PredictRequest()
+        inputs = {"id": np.array([7])}
+        if packed:
+            inputs["packed"] = np.array([1.5, 0], np.float16).view(np.uint8)
+        else:
+            inputs["value"] = np.array([[1.5]], np.float32)
+        for name, array in inputs.items():
+            request.inputs[f"MonolithHashTable_t_{name}"].CopyFrom(tf.make_tensor_proto(array))
+        name = "hashtable_assign" + ("_packed" if packed else "")
+        return [(name, request.SerializeToString(), 1)]
+
+    def settle(self, number, target, has_arrived, start_over):
+        self.is_due = not has_arrived or start_over
+        self.start_overs += start_over
+
+
+@pytest.fixture
+def start():
+    """Starts a sender that looks for something to send all the time."""
+    senders = []
+
+    def start_one(steps, target, timeout_sec=60):
+        config = SyncConfig(timeout_sec=timeout_sec)
+        senders.append(RowSender(steps, 0, target, config, time.monotonic))
+        return senders[-1]
+
+    yield start_one
+    for sender in senders:
+        sender.close()
+
+
+def wake_until(sender, condition):
+    def wake():
+        sender.wake(time.monotonic())
+        return condition()
+
+    wait_for(wake)
+
+
+def test_a_server_that_takes_no_packed_rows_gets_floats(start, caplog):
+    caplog.set_level("INFO")
+    steps = OneRow()
+    with RowServer() as server:
+        sender = start(steps, server.target)
+        wake_until(sender, lambda: server.rows == {7: 1.5})
+        assert steps.taken == ["packed", "floats"]
+        assert "gets its rows as floats, since it does not take them as they are" in caplog.text
+        assert "does not get changes" not in caplog.text
+        # And goes on with floats, until it has another export.
+        steps.is_due = True
+        wake_until(sender, lambda: len(steps.taken) == 3)
+        assert steps.taken[2] == "floats"
+        server.version, server.takes_packed = 2, True
+        steps.is_due = True
+        wake_until(sender, lambda: steps.start_overs == 1 and not steps.is_due)
+        assert steps.taken[3:] == ["floats", "packed"]
+
+
+def test_rows_are_not_taken_for_a_server_that_is_silent(start, monkeypatch):
+    questions = []
+    answers = SyncChannel.answers
+    monkeypatch.setattr(
+        SyncChannel, "answers", lambda self: questions.append(answers(self)) or questions[-1]
+    )
+    steps = OneRow()
+    # As a process that is stopped: connections are taken by the system, and nobody reads.
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = silent.getsockname()[1]
+        sender = start(steps, Target(f"127.0.0.1:{port}", "m"), timeout_sec=0.2)
+        wake_until(sender, lambda: len(questions) >= 3)
+        assert (steps.taken, set(questions)) == (["packed"], {False})
+    with RowServer(port) as server:
+        server.takes_packed = True
+        wake_until(sender, lambda: server.rows == {7: 1.5})
+        assert True in questions
