@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from monolith import version
-from monolith.cli import control, demo, row, run, serve, status, train
+from monolith.cli import control, demo, demo_online, row, run, serve, status, train
 
 app = typer.Typer(
     name="monolith",
@@ -46,8 +46,9 @@ def _monolith(
 
 
 app.command("control")(control.control)
-app.command("demo")(demo.demo)
-app.command("row")(row.row)
+app.add_typer(demo.app, name="demo")
+demo.app.command("online")(demo_online.online)
+app.command("row", context_settings=row.CONTEXT)(row.row)
 app.command("run", context_settings=run.CONTEXT)(run.run)
 app.command("serve")(serve.serve)
 app.command("status")(status.status)

@@ -12,7 +12,7 @@ import pathlib
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.console
@@ -31,8 +31,12 @@ _NUM_RECOMMENDED = 5
 _LOG = "demo.log"
 _INTERRUPTED = 130  # What a shell reports of a program that Ctrl-C has ended.
 
+app = typer.Typer(invoke_without_command=True)
 
+
+@app.callback()
 def demo(
+    context: typer.Context,
     model_dir: Annotated[
         pathlib.Path, typer.Option(metavar="DIR", help="Where everything goes.")
     ] = pathlib.Path("monolith-demo"),
@@ -49,24 +53,58 @@ def demo(
 
     Ctrl-C saves and ends; the same command goes on from there.
     """
+    if context.invoked_subcommand is not None:
+        _refuse_options_of_another_demo(context)
+        return
+    run_in_directory(
+        model_dir, restart, lambda console: _Demo(console, model_dir, steps, num_ps).run()
+    )
+
+
+def run_in_directory(
+    model_dir: pathlib.Path,
+    restart: bool,
+    run: Callable[[rich.console.Console], bool],
+    refuse: Callable[[], None] | None = None,
+) -> None:
+    """Runs a demo whose messages go to a log in its directory, and ends the command if need be.
+
+    Args:
+        model_dir: The directory.
+        restart: Whether what an earlier run has left there is removed.
+        run: The demo; returns whether it came to its end.
+        refuse: Raises a `ConfigError` if the demo cannot run there.
+    """
     console = rich.console.Console(highlight=False)
     log = model_dir / _LOG
     try:
         if restart:
             _remove(model_dir)
         directories.make_writable("--model-dir", str(model_dir))
+        if refuse is not None:
+            refuse()
     except errors.ConfigError as error:
         stderr = rich.console.Console(stderr=True, soft_wrap=True, highlight=False)
         stderr.print(f"error: {error}", style="red", markup=False)
         raise typer.Exit(1) from error
     try:
         with _divert_messages(log):
-            is_done = _Demo(console, model_dir, steps, num_ps).run()
+            is_done = run(console)
     except Exception:
         console.print(f"The demo failed; {log} may say more.", style="red", soft_wrap=True)
         raise
     if not is_done:
         raise typer.Exit(_INTERRUPTED)
+
+
+def _refuse_options_of_another_demo(context: typer.Context) -> None:
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(
+                f"{parameter.opts[0]} stands before {context.invoked_subcommand}, which has "
+                "options of its own; write it behind, if it is one of them."
+            )
 
 
 class _Demo:

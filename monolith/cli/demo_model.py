@@ -83,8 +83,8 @@ class MovieModel(MonolithModel):
         movie = tf.compat.v1.placeholder(tf.int64, [None], name="movie")
         genres = tf.gather(self._world.movie_genres, movie)
         features = {
-            "user": _to_ragged(tf.gather(self._world.user_ids, user)),
-            "movie": _to_ragged(tf.gather(self._world.movie_ids, movie)),
+            "user": to_ragged(tf.gather(self._world.user_ids, user)),
+            "movie": to_ragged(tf.gather(self._world.movie_ids, movie)),
             "genres": tf.ragged.boolean_mask(
                 tf.gather(self._world.genre_ids, tf.maximum(genres, 0)), genres >= 0
             ),
@@ -102,5 +102,6 @@ class MovieModel(MonolithModel):
         return tf.data.Dataset.from_tensors(ids)
 
 
-def _to_ragged(ids: tf.Tensor) -> tf.RaggedTensor:
+def to_ragged(ids: tf.Tensor) -> tf.RaggedTensor:
+    """Returns ids `[n]` as rows of one id each."""
     return tf.RaggedTensor.from_tensor(ids[:, tf.newaxis])

@@ -5,6 +5,10 @@ from typing import Annotated
 import typer
 
 from monolith import errors
+from monolith.cli import quiet
+
+# Ids may be negative, and are no options then.
+CONTEXT = {"ignore_unknown_options": True}
 
 
 def row(
@@ -14,7 +18,8 @@ def row(
 ) -> None:
     """Print the row of an id, as the parameter servers of a running job hold it."""
     # TensorFlow takes seconds to import.
-    from monolith.training.distributed.debugging import DebuggingWorker
+    with quiet.silenced_stderr():
+        from monolith.training.distributed.debugging import DebuggingWorker
 
     try:
         with DebuggingWorker(model_dir) as worker:

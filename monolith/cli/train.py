@@ -187,7 +187,10 @@ def _train_here(
             display=JobDisplay(sys.stderr, total_steps=wanted["max_steps"], line=line),
             nursery=nursery,
         )
-        if outcome.code == 0:
+        if outcome.code == 0 and found["only_features"]:
+            features = os.path.join(model_dir, "features")
+            typer.echo(f"The features of {found['name']} are in {features}; nothing was trained.")
+        elif outcome.code == 0:
             typer.echo(f"{found['name']} is trained; its checkpoints are in {model_dir}.")
         return outcome
 
