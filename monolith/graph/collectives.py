@@ -43,6 +43,8 @@ Sum = "sum"
 IDLE = "monolith_idle_rank"
 # Collection of a graph: whether its gradients are averaged over ranks.
 _AVERAGED = "monolith_averages_gradients"
+# The same for gradients of rows.
+_ROWS_AVERAGED = "monolith_averages_rows"
 # Collection of a graph: how many ranks have data in this step, if a step adds that up anyway.
 NUM_ACTIVE = "monolith_num_active_ranks"
 
@@ -81,6 +83,8 @@ class _Lib:
         Raises:
             ConfigError: BytePS is asked for, and cannot be imported.
         """
+        if self._own is not None and self._own.is_on_servers():
+            return self._own
         if self.enable_bps:
             return _import_byteps()
         if _is_installed(HOROVOD) and is_on(_WITH_HOROVOD, default="1"):
@@ -135,6 +139,22 @@ def init(place: "Place | None" = None, timeout_sec: float | None = None) -> None
             "`timeout_sec` out."
         )
     library.init()
+
+
+def on_servers(
+    place: "Place", num_servers: int, meeting: str
+) -> contextlib.AbstractContextManager[None]:
+    """Makes this process a rank among the workers of a job with servers, while a block runs.
+
+    They meet on the servers (`monolith.graph.server_collectives`), whichever library there is, in
+    sessions of the job.
+
+    Args:
+        place: Which rank this is.
+        num_servers: How many servers the job has.
+        meeting: Tells this meeting from all others on these servers, the same in all ranks.
+    """
+    return _lib.own.on_servers(place, num_servers, meeting)
 
 
 def shutdown() -> None:
@@ -198,16 +218,27 @@ def grouped_allreduce(
     return list(library.grouped_allreduce(tensors, **options))
 
 
-def average_gradients() -> None:
-    """Has the default graph average all gradients over ranks, those of variables and of rows."""
+def average_gradients(*, rows: bool = True) -> None:
+    """Has the default graph average gradients over ranks.
+
+    Args:
+        rows: Whether those of rows, too, or only those of variables: rows on servers get what each
+            rank sends as a step of its own.
+    """
     tf = importlib.import_module("tensorflow")
     tf.compat.v1.add_to_collection(_AVERAGED, True)
+    if rows:
+        tf.compat.v1.add_to_collection(_ROWS_AVERAGED, True)
 
 
 def averages_gradients() -> bool:
-    """Returns whether the default graph does so."""
-    tf = importlib.import_module("tensorflow")
-    return bool(not tf.executing_eagerly() and tf.compat.v1.get_collection(_AVERAGED))
+    """Returns whether the default graph averages gradients of variables."""
+    return _has_collection(_AVERAGED)
+
+
+def averages_rows() -> bool:
+    """Returns whether the default graph averages gradients of rows."""
+    return _has_collection(_ROWS_AVERAGED)
 
 
 def get_idle() -> Any:
@@ -363,6 +394,8 @@ def gather_numbers(numbers: Sequence[int]) -> list[list[int]]:
         gathered = allgather(tf.constant([list(numbers)], tf.int64))
         config = tf.compat.v1.ConfigProto()
         update_session_config(config)
+        if _lib.connected is not None:
+            _lib.connected.begin_step()
         with tf.compat.v1.Session(get_session_target(), config=config) as session:
             return [[int(number) for number in row] for row in session.run(gathered)]
 
@@ -434,6 +467,11 @@ def _is_byteps(library: Any) -> bool:
 
 def _get_op(library: Any, op: str) -> Any:
     return {Average: library.Average, Sum: getattr(library, "Sum", None)}[op]
+
+
+def _has_collection(name: str) -> bool:
+    tf = importlib.import_module("tensorflow")
+    return bool(not tf.executing_eagerly() and tf.compat.v1.get_collection(name))
 
 
 def _with_name(name: str | None) -> dict[str, str]:

@@ -174,6 +174,24 @@ def make_replica_device_setter(
     )
 
 
+def make_own_device_setter(task_type: str, task_id: int = 0) -> DeviceFunction:
+    """Returns a device function that keeps all variables, and other ops, at this worker.
+
+    What asks for another job, as tables on servers do, has it.
+
+    Args:
+        task_type: Job of this process.
+        task_id: Number of this process in its job.
+    """
+    own = f"/job:{task_type}/replica:0/task:{task_id}"
+    return lambda op: _complete(default_device_fn(op), own)
+
+
+def is_on_server(device: str | None) -> bool:
+    """Returns whether a device is one of a parameter server of a cluster."""
+    return bool(tf.DeviceSpec.from_string(device or "").job == PS_JOB_NAME)
+
+
 def make_local_device_setter(num_servers: int) -> DeviceFunction:
     """Returns a device function that deals variables out to servers that are in the session.
 

@@ -49,6 +49,8 @@ def get_mpi_size() -> int:
 
 def get_mpi_local_size() -> int:
     """Returns the number of processes on this machine."""
+    if _have_met():
+        return collectives.local_size()
     return _read("OMPI_COMM_WORLD_LOCAL_SIZE", default=1)
 
 

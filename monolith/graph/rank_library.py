@@ -12,8 +12,10 @@ from typing import Any
 import tensorflow as tf
 
 from monolith import errors
+from monolith.graph.rank_links import Links
 from monolith.graph.rank_place import Place, find_place
-from monolith.graph.tensorflow_collectives import Ranks, travel_type
+from monolith.graph.server_collectives import ServerRanks
+from monolith.graph.tensorflow_collectives import Ranks, has_collectives, travel_type
 
 AVERAGE = "average"
 SUM = "sum"
@@ -29,7 +31,10 @@ class RankLibrary:
 
     def __init__(self) -> None:
         self._place: Place | None = None
-        self._ranks: Ranks | None = None
+        self._ranks: Ranks | ServerRanks | None = None
+        # Workers beside servers have none: they look after each other in another way.
+        self._links: Links | None = None
+        self._is_on_servers = False
 
     def init(self, place: Place | None = None, timeout_sec: float | None = None) -> None:
         """Finds out which rank this process is, and waits for the others."""
@@ -37,23 +42,44 @@ class RankLibrary:
             return
         place = find_place() if place is None else place
         if place.size > 1:
-            self._ranks = Ranks(place, timeout_sec)
-            atexit.register(self._ranks.links.leave)
+            self._ranks = ranks = Ranks(place, timeout_sec)
+            self._links = ranks.links
+            atexit.register(self._links.leave)
         self._place = place
+
+    @contextlib.contextmanager
+    def on_servers(self, place: Place, num_servers: int, meeting: str) -> Iterator[None]:
+        """Makes this process a rank among workers that meet on servers, while a block runs."""
+        if self._place is not None:
+            raise errors.ConfigError(
+                "The ranks have met already, by `collectives.init`; workers beside parameter "
+                "servers meet on these, so leave that call out."
+            )
+        self._place, self._is_on_servers = place, True
+        if place.size > 1:
+            self._ranks = ServerRanks(place, num_servers, meeting)
+        try:
+            yield
+        finally:
+            self._place, self._ranks, self._is_on_servers = None, None, False
 
     def shutdown(self) -> None:
         """Waits for the other ranks to do the same, for a while, and lets go of them."""
-        if self._ranks is not None:
+        if self._links is not None:
             # Who comes too late, or does not come, has its own reasons; this rank is done.
             with contextlib.suppress(TimeoutError, errors.RankLostError):
-                self._ranks.links.gather("done", timeout_sec=_LEAVE_SEC)
-            self._ranks.links.leave()
-            atexit.unregister(self._ranks.links.leave)
-        self._place = self._ranks = None
+                self._links.gather("done", timeout_sec=_LEAVE_SEC)
+            self._links.leave()
+            atexit.unregister(self._links.leave)
+        self._place = self._ranks = self._links = None
 
     def is_initialized(self) -> bool:
         """Returns whether `init` was called."""
         return self._place is not None
+
+    def is_on_servers(self) -> bool:
+        """Returns whether this is a worker that meets others on servers."""
+        return self._is_on_servers
 
     def rank(self) -> int:
         """Returns the number of this process among all."""
@@ -82,7 +108,7 @@ class RankLibrary:
 
     def make_watch_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
         """Returns the hook that ends training when a rank is gone."""
-        return [] if self._ranks is None else [_WatchHook(self._ranks)]
+        return [] if self._links is None else [_WatchHook(self._links)]
 
     @contextlib.contextmanager
     def named_losses(self) -> Iterator[None]:
@@ -90,12 +116,21 @@ class RankLibrary:
         try:
             yield
         except tf.errors.OpError as error:
-            if self._ranks is not None and _is_of_network(error):
+            if self._links is not None and _is_of_network(error):
                 try:
-                    self._ranks.links.explain()
+                    self._links.explain()
                 except errors.RankLostError as loss:
                     raise loss from error
             raise
+        finally:
+            # A step that has failed is over, too.
+            if self._links is not None:
+                self._links.end_step()
+
+    def begin_step(self) -> None:
+        """Says that this process is about to wait for all ranks, until `named_losses` ends."""
+        if self._links is not None:
+            self._links.begin_step()
 
     def allreduce(
         self, tensor: Any, *, op: str = AVERAGE, compress: bool = False, name: str | None = None
@@ -226,7 +261,7 @@ class RankLibrary:
             )
         return self._place
 
-    def _get_ranks(self) -> Ranks | None:
+    def _get_ranks(self) -> Ranks | ServerRanks | None:
         self._get_place()
         return self._ranks
 
@@ -305,16 +340,28 @@ class _WatchHook(tf.compat.v1.train.SessionRunHook):
     is again.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
+    def __init__(self, links: Links) -> None:
+        self._links = links
 
     def after_create_session(
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
     ) -> None:
-        self._ranks.links.check()
+        self._links.check()
 
     def before_run(self, run_context: tf.compat.v1.train.SessionRunContext) -> None:
-        self._ranks.links.check()
+        self._links.check()
+        if has_collectives(run_context.session.graph):
+            self._links.begin_step()
+
+    def after_run(
+        self,
+        run_context: tf.compat.v1.train.SessionRunContext,
+        run_values: tf.compat.v1.train.SessionRunValues,
+    ) -> None:
+        self._links.end_step()
+
+    def end(self, session: tf.compat.v1.Session) -> None:
+        self._links.end_step()  # The last step may have found no data.
 
 
 def _make_buckets(tensors: Sequence[Any]) -> list[list[int]]:

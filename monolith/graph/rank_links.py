@@ -64,6 +64,8 @@ class Links:
         self._round = 0
         self._problem: str | None = None
         self._left: dict[int, str] = {}
+        self._left_sec = 0.0
+        self._step_sec: float | None = None
         self._is_noticed = threading.Event()
         self._is_closed = threading.Event()
 
@@ -103,6 +105,18 @@ class Links:
         if self._problem is not None:
             self._is_noticed.set()
             raise errors.RankLostError(self._problem)
+
+    def begin_step(self) -> None:
+        """Says that this process is about to wait for all ranks.
+
+        A rank that has ended well is no loss to who does something alone; to who waits for it,
+        until the time limit, it is.
+        """
+        self._step_sec = time.monotonic()
+
+    def end_step(self) -> None:
+        """Says that it does not wait any more."""
+        self._step_sec = None
 
     def explain(self, wait_sec: float = 2.0) -> None:
         """Raises RankLostError if what has just failed did because a rank is gone.
@@ -264,6 +278,7 @@ class Links:
                 return
             with self._state:
                 self._left[rank] = f"{name} has left while others go on: its program has ended"
+                self._left_sec = time.monotonic()
                 self._state.notify_all()
             if self._place.rank == 0:
                 self._send_all({**message, "name": name}, besides=rank)
@@ -302,6 +317,11 @@ class Links:
     def _beat(self) -> None:
         while not self._is_closed.wait(self._timeout_sec / 5):
             self._send_all({"kind": "beat"})
+            begun_sec = self._step_sec
+            if not self._left or begun_sec is None:
+                continue
+            if time.monotonic() - max(begun_sec, self._left_sec) >= self._timeout_sec:
+                self._lose(*next(iter(self._left.items())))
 
     def _send_all(self, message: dict[str, Any], besides: int | None = None) -> None:
         for rank, peer in self._peers.items():

@@ -195,6 +195,21 @@ class Ranks:
         )
 
 
+def has_collectives(graph: tf.Graph) -> bool:
+    """Returns whether there are collectives in a graph."""
+    return _counts.get(graph, 0) > 0
+
+
+def count_collective() -> int:
+    """Returns how many collectives the default graph has had before this one."""
+    graph = tf.compat.v1.get_default_graph()
+    while isinstance(graph, func_graph.FuncGraph):
+        graph = graph.outer_graph
+    count = _counts.get(graph, 0)
+    _counts[graph] = count + 1
+    return count
+
+
 def travel_type(tensor: tf.Tensor) -> tf.DType:
     """Returns the type as which a tensor travels.
 
@@ -220,11 +235,7 @@ def _make_key(kind: str, dtype: tf.DType) -> int:
 
     Graphs of one process may have the same, so what TensorFlow remembers of it is part of it.
     """
-    graph = tf.compat.v1.get_default_graph()
-    while isinstance(graph, func_graph.FuncGraph):
-        graph = graph.outer_graph
-    count = _counts.get(graph, 0)
-    _counts[graph] = count + 1
+    count = count_collective()
     return 1 + (count * len(_KINDS) + _KINDS.index(kind)) * len(_TYPES) + _TYPES.index(dtype)
 
 

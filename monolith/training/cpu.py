@@ -47,13 +47,11 @@ from monolith.training.graph.estimator import GraphEstimator
 from monolith.training.hooks import serving_sync
 from monolith.training.local import (
     check_graph_mode,
-    instantiate,
     local_feature_engineering_internal,
     local_train,
     local_train_internal,
     make_config_backward_compatible,
     make_local_run_config,
-    write_features,
 )
 from monolith.training.synchronous import distributed_sync_train, init_sync_train_and_update_conf
 from monolith.training.tables.collect import (
@@ -252,7 +250,7 @@ def _run_attempt(
     member: Membership,
 ) -> GraphEstimator | None:
     if config.only_feature_engineering:
-        _do_worker_feature_engineering(config, params)
+        _do_worker_feature_engineering(config, params, cluster, member)
         return None
     return _do_worker_train(config, params, cluster, task, user_hooks, member=member)
 
@@ -287,10 +285,14 @@ def _do_worker_train(
     return worker.train(config, params, cluster, task, user_hooks, member)
 
 
-def _do_worker_feature_engineering(config: DistributedCpuTrainingConfig, params: Any) -> None:
-    """Writes the features of this worker's part of the input to files."""
-    training = CpuTraining(config, instantiate(params))
-    write_features(config, training.create_input_fn(config.mode))
+def _do_worker_feature_engineering(
+    config: DistributedCpuTrainingConfig,
+    params: Any,
+    cluster: manager.Cluster,
+    member: Membership,
+) -> None:
+    """Writes features to files, see `monolith.training.distributed.worker.write_features`."""
+    worker.write_features(config, params, cluster, member)
 
 
 def _run_ps_benchmark(
@@ -319,6 +321,7 @@ def _run_ps_benchmark(
     )
     benchmark = copy.deepcopy(config)
     benchmark.num_ps += benchmark.num_extra_ps
+    benchmark.enable_sync_training = benchmark.enable_partial_sync_training = False
     benchmark.model_dir = os.path.join(config.model_dir, "benchmark_dir")
     benchmark.operation_timeout_in_ms = int(_EXTRA_PS_BENCHMARK_SECS * 1000 + 30000)
     _do_worker_train(benchmark, params, copy.deepcopy(cluster), task, user_hooks)
@@ -359,6 +362,14 @@ def _get_replica_device_setter(run_config: GraphRunConfig) -> devices.DeviceFunc
     return devices.make_replica_device_setter(
         run_config.cluster_spec, run_config.task_type, run_config.task_id
     )
+
+
+def _convert_parquets_to_instance(parquets_path: str, instance_path: str) -> None:
+    """Writes items of Parquet files as instances, see `monolith.data.parquet_instances`."""
+    # Not at the top: pyarrow starts a thread, and members are forked from who imports this.
+    from monolith.data import parquet_instances
+
+    parquet_instances.convert_parquets_to_instance(parquets_path, instance_path)
 
 
 class _MetricsHeartBeatThread:

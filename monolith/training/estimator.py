@@ -15,7 +15,7 @@ Example:
 """
 
 import copy
-import json
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,8 @@ import tensorflow as tf
 from monolith import errors
 from monolith.checkpoint import manifest
 from monolith.checkpoint.paths import SaveHelper
-from monolith.cluster.discovery_base import ServiceDiscovery
+from monolith.cluster import zookeeper
+from monolith.cluster.discovery_base import ServiceDiscovery, ServiceDiscoveryType
 from monolith.core import directories, metrics
 from monolith.core.export_marker import monolith_export
 from monolith.embedding.tables import shards
@@ -37,12 +38,13 @@ from monolith.graph.mode_keys import ModeKeys
 from monolith.graph.spec import Hook
 from monolith.model import outputs
 from monolith.model.heads import EstimatorSpec
-from monolith.model.task import NativeTask
 from monolith.serving.loading import import_saved_model
 from monolith.training import cpu, restore_override, runner
+from monolith.training import estimator_arguments as arguments
 from monolith.training.config import supported
 from monolith.training.config.run import RunConfig
 from monolith.training.graph.estimator import GraphEstimator, ServingInputReceiver
+from monolith.training.launch import cluster, work
 from monolith.training.tables import export, save
 
 __all__ = [
@@ -93,8 +95,8 @@ class Estimator:
             )
         self._profiling = isinstance(conf, RunConfig) and conf.enable_local_profiling
         self._given_conf = conf
-        self._conf = _to_runner_config(conf)
-        _check_serving(self._conf)
+        self._conf = arguments.to_runner_config(conf)
+        arguments.check_serving(self._conf)
         supported.check_settings(self._conf)
         if self._conf.is_local and not self._conf.enable_full_sync_training:
             supported.check_local(self._conf)
@@ -140,8 +142,10 @@ class Estimator:
 
         Unless the settings say `is_local`, this process takes part as one member of a job on
         several, as `server_type` and `index` say, and returns when the job is over for it. The
-        members meet where `discovery_type` says. With `enable_sync_training` it is a rank of a
-        synchronous job, see `monolith.training.synchronous`.
+        members meet where `discovery_type` says. A `RunConfig` with servers, where nothing says
+        where members would meet, has all of them started on this machine instead. With
+        `enable_sync_training` it is a rank of a synchronous job, see
+        `monolith.training.synchronous`.
 
         Args:
             steps: How many steps to train; in a job of several processes, in sum.
@@ -155,20 +159,24 @@ class Estimator:
             ConfigError: Both limits are given, the model does not fit its input, or the members of
                 the job do not fit together.
             DataError: The input is not what it was said to be.
+            JobError: The processes that were started have failed.
             KeyboardInterrupt: Ctrl-C has stopped the training, which is saved.
             OSError: TensorFlow executes eagerly.
             SystemExit: SIGTERM has stopped the training, which is saved.
         """
-        hooks = _check_hooks(hooks)
+        hooks = arguments.check_hooks(hooks)
         if steps is not None and max_steps is not None:
             raise errors.ConfigError("Can not provide both steps and max_steps.")
         model, conf = self._copy(ModeKeys.TRAIN)
-        _find(model, "train").steps = steps
-        _find(model, "train").max_steps = max_steps
+        arguments.find_params(model, "train").steps = steps
+        arguments.find_params(model, "train").max_steps = max_steps
         if conf.enable_full_sync_training:
             cpu.init_sync_train_and_update_conf(conf)
             conf.model_dir = self.model_dir
             cpu.distributed_sync_train(conf, model, user_hooks=hooks)
+            return self
+        if self._starts_members(conf):
+            self._train_on_cluster(steps, max_steps, hooks)
             return self
         if not conf.is_local:
             with runner.monolith_discovery(conf) as discovery:
@@ -177,12 +185,11 @@ class Estimator:
         if conf.only_feature_engineering:
             cpu.local_feature_engineering_internal(model, conf, self.model_dir, self._profiling)
             return self
-        save.prepare_model_dir(self.model_dir, _find(model, None))
+        save.prepare_model_dir(self.model_dir, arguments.find_params(model, None))
         self.go_back()
+        if self._is_reached(max_steps):
+            return self
         if max_steps is not None:
-            if self.get_step() >= max_steps:
-                logger.info("nothing to train: step %d is reached already", max_steps)
-                return self
             hooks = [*hooks, tf.compat.v1.train.StopAtStepHook(last_step=max_steps)]
         cpu.local_train_internal(
             model,
@@ -212,10 +219,10 @@ class Estimator:
         Returns:
             The estimator.
         """
-        hooks = _check_hooks(hooks)
+        hooks = arguments.check_hooks(hooks)
         model, conf = self._copy(ModeKeys.TRAIN)
-        _find(model, "train").steps = steps
-        _find(model, "train").max_steps = max_steps
+        arguments.find_params(model, "train").steps = steps
+        arguments.find_params(model, "train").max_steps = max_steps
         self._train_in_cluster(model, conf, discovery, hooks)
         return self
 
@@ -260,7 +267,7 @@ class Estimator:
         self, steps: int | None = None, hooks: Sequence[Hook] | None = None
     ) -> dict[str, float]:
         """Does what `evaluate` does, and prints nothing."""
-        hooks = _check_hooks(hooks)
+        hooks = arguments.check_hooks(hooks)
         training = self._create_training(ModeKeys.EVAL)
         inner = self._create_inner_estimator(training.create_model_fn())
         values = inner.evaluate(
@@ -291,7 +298,7 @@ class Estimator:
             DataError: The input is not what it was said to be.
             OSError: TensorFlow executes eagerly.
         """
-        hooks = _check_hooks(hooks)
+        hooks = arguments.check_hooks(hooks)
         checkpoint_path = checkpoint_path or self._find_restore_ckpt()
         training = self._create_training(ModeKeys.PREDICT, checkpoint_path)
         inner = self._create_inner_estimator(training.create_model_fn())
@@ -368,7 +375,7 @@ class Estimator:
     ) -> bytes | dict[str, bytes]:
         # In mode TRAIN the model has the tables that the checkpoint has.
         model, conf = self._copy(ModeKeys.TRAIN)
-        conf = _to_local(conf)
+        conf = arguments.to_local(conf)
         cpu.make_config_backward_compatible(self.model_dir, conf)
         checkpoint = self._find_restore_ckpt() or self.latest_checkpoint()
         num_servers = checkpoint and shards.count_servers(SaveHelper.get_ckpt_asset_dir(checkpoint))
@@ -410,26 +417,26 @@ class Estimator:
     def _apply_settings(self) -> None:
         """Hands the model what the settings say about it."""
         conf = self._conf
-        metrics = _find(self._model, "metrics")
+        metrics = arguments.find_params(self._model, "metrics")
         if conf.deep_insight_name is not None:
             metrics.deep_insight_name = conf.deep_insight_name
         if conf.deep_insight_target is not None:
             metrics.deep_insight_target = conf.deep_insight_target
         # Whether metrics are computed is a setting of models only, not of any task.
-        params = _find(self._model, None)
+        params = arguments.find_params(self._model, None)
         if "disable_native_metrics" in params and params.disable_native_metrics is None:
             params.disable_native_metrics = conf.disable_native_metrics
         if conf.params_override:
-            params.set(**_parse_override(conf.params_override))
+            params.set(**arguments.parse_override(conf.params_override))
 
     def _copy(self, mode: str) -> tuple[Any, RunnerConfig]:
         """Returns a copy of the model for `mode`, and one of the settings."""
         model, conf = copy.deepcopy(self._model), copy.deepcopy(self._conf)
         if mode != ModeKeys.TRAIN:
-            conf = _to_local(conf)
-        _find(model, None).mode = mode
+            conf = arguments.to_local(conf)
+        arguments.find_params(model, None).mode = mode
         conf.mode = mode
-        name = _find(model, "metrics").deep_insight_name
+        name = arguments.find_params(model, "metrics").deep_insight_name
         if name:
             metrics.set_metric_prefix(f"monolith.training.{name}")
         if conf.is_local:
@@ -445,17 +452,17 @@ class Estimator:
             )
         model, conf = self._copy(mode)
         self._check_checkpoint(checkpoint_path)
-        return cpu.CpuTraining(conf, _instantiate(model))
+        return cpu.CpuTraining(conf, arguments.instantiate(model))
 
     def _create_inner_estimator(self, model_fn: Callable[..., Any]) -> GraphEstimator:
         """Returns an estimator in this process, with its servers in it if training had them so."""
-        conf = _to_local(self._conf)
+        conf = arguments.to_local(self._conf)
         config = cpu.make_local_run_config(conf, self.model_dir, device_fn=conf.device_fn)
         return GraphEstimator(model_fn, config=config)
 
     def _create_checkpoint_reader(self) -> GraphEstimator:
         model, _ = self._copy(ModeKeys.PREDICT)
-        return GraphEstimator(_instantiate(model).create_model_fn(), self.model_dir)
+        return GraphEstimator(arguments.instantiate(model).create_model_fn(), self.model_dir)
 
     def _get_restore_ckpt(self) -> str | None:
         """Returns the checkpoint of this model that the settings ask for, if they do."""
@@ -490,6 +497,43 @@ class Estimator:
             f"{self.model_dir} is {latest!r}."
         )
 
+    def _is_reached(self, max_steps: int | None) -> bool:
+        if max_steps is None or self.get_step() < max_steps:
+            return False
+        logger.info("nothing to train: step %d is reached already", max_steps)
+        return True
+
+    def _starts_members(self, conf: RunnerConfig) -> bool:
+        """Returns whether this process is to start a job, since it cannot be a member of one."""
+        return (
+            isinstance(self._given_conf, RunConfig)
+            and not conf.is_local
+            and conf.num_ps > 0
+            and conf.discovery_type == ServiceDiscoveryType.ZK
+            and not (conf.zk_server or zookeeper.default_zk_servers())
+        )
+
+    def _train_on_cluster(
+        self, steps: int | None, max_steps: int | None, hooks: Sequence[Hook]
+    ) -> None:
+        """Trains on processes of this machine that are started for it."""
+        assert isinstance(self._given_conf, RunConfig)
+        save.prepare_model_dir(self.model_dir, arguments.find_params(self._model, None))
+        self.go_back()
+        if self._is_reached(max_steps):
+            return
+        model_dir = os.path.abspath(self.model_dir)
+        # Where to start from was settled here, once.
+        config = dataclasses.replace(
+            self._given_conf, model_dir=model_dir, restore_dir=None, restore_ckpt=None
+        )
+        made = work.TaskWork(
+            model=self._model, config=config, steps=steps, max_steps=max_steps, hooks=hooks
+        )
+        cluster.train_on_cluster(
+            made, num_ps=config.num_ps, num_workers=config.num_workers, model_dir=model_dir
+        )
+
     def _train_in_cluster(
         self,
         model: Any,
@@ -501,77 +545,3 @@ class Estimator:
             devices.enable_gpu_training()
         assert discovery is not None
         cpu.distributed_train(conf, discovery, model, user_hooks=hooks)
-
-
-def _to_local(conf: RunnerConfig) -> RunnerConfig:
-    """Returns the settings with which one process uses what several have trained.
-
-    A checkpoint can be read whatever the number of servers that wrote it, so there are none.
-    """
-    if conf.is_local and not conf.enable_sync_training:
-        return conf
-    # Not `replace`: a value that is a default would be taken from the command line again.
-    local = copy.deepcopy(conf)
-    local.is_local, local.server_type, local.index = True, "worker", 0
-    local.num_ps = local.num_extra_ps = local.num_redundant_ps = 0
-    local.num_workers = 1
-    local.enable_sync_training = local.reorder_fids_in_data_pipeline = False
-    local.enable_async_optimize = False
-    local.enable_pipelined_fwda2a = local.enable_pipelined_bwda2a = False
-    local.embedding_prefetch_capacity, local.enable_embedding_postpush = 0, False
-    return local
-
-
-def _to_runner_config(conf: Any) -> RunnerConfig:
-    if isinstance(conf, RunConfig):
-        config = conf.to_runner_config()
-        if config.is_local and config.num_ps == 0 and config.embedding_prefetch_capacity == 1:
-            # A table in the process answers sooner than a queue and its thread.
-            config.embedding_prefetch_capacity = 0
-            config.enable_embedding_postpush = False
-        return config
-    if isinstance(conf, RunnerConfig):
-        return copy.deepcopy(conf)
-    raise errors.ConfigError(f"conf must be a RunConfig or a RunnerConfig, got {conf!r}.")
-
-
-def _check_serving(conf: RunnerConfig) -> None:
-    if conf.enable_realtime_training and conf.num_ps > 0:
-        assert conf.bzid, "Business id cannot be none while realtime training."
-        assert conf.base_name, "Base name cannot be none while realtime training."
-
-
-def _find(model: Any, group: str | None) -> Any:
-    """Returns the params of a model, or a group of them; a model may be params itself."""
-    params = model.p if isinstance(model, NativeTask) else model
-    return params if group is None else params[group]
-
-
-def _instantiate(model: Any) -> NativeTask:
-    task = model.instantiate()
-    if not isinstance(task, NativeTask):
-        raise errors.ConfigError(f"An Estimator runs a NativeTask, a MonolithModel, got {task!r}.")
-    return task
-
-
-def _parse_override(text: str) -> dict[str, Any]:
-    try:
-        override = json.loads(text)
-    except ValueError as e:
-        raise errors.ConfigError(
-            f"params_override must be a JSON object, got {text!r}: {e}."
-        ) from e
-    if not isinstance(override, dict):
-        raise errors.ConfigError(f"params_override must be a JSON object, got {text!r}.")
-    return override
-
-
-def _check_hooks(hooks: Any) -> list[Hook]:
-    hooks = [] if hooks is None else hooks
-    kind = tf.compat.v1.train.SessionRunHook
-    if not isinstance(hooks, list | tuple) or not all(isinstance(hook, kind) for hook in hooks):
-        raise AssertionError(
-            "hooks must be a list of hooks, instances of tf.compat.v1.train.SessionRunHook, got "
-            f"{hooks!r}."
-        )
-    return list(hooks)

@@ -177,6 +177,8 @@ class ModelEstimator:
             SystemExit: SIGTERM has stopped the training, which is saved.
         """
         check_count("epochs", epochs)
+        if steps is not None and max_steps is not None:
+            raise errors.ConfigError("Give `steps` or `max_steps`, not both.")
         read = check_data(data)
         if self._cluster is not None:
             made = make_work(
@@ -371,8 +373,6 @@ class ModelEstimator:
         return tf.train.load_variable(self._find_checkpoint(), name)
 
     def _train_on_cluster(self, made: ModelWork, steps: int | None, max_steps: int | None) -> None:
-        if steps is not None and max_steps is not None:
-            raise errors.ConfigError("Can not provide both steps and max_steps.")
         for name, value in (("steps", steps), ("max_steps", max_steps)):
             if value is not None:
                 check_count(name, value)

@@ -23,13 +23,18 @@ from typing import Any, cast
 import tensorflow as tf
 
 from monolith import errors
+from monolith.embedding.sharding import ranks
 from monolith.graph import collectives, devices, mpi
 from monolith.model.task import NativeTask
 from monolith.training.config import supported
 from monolith.training.config.job import CpuTrainingConfig, DistributedCpuTrainingConfig
 from monolith.training.graph.estimator import GraphEstimator
 from monolith.training.hooks import interrupt
-from monolith.training.hooks.sync_training import EofAwareTask, SyncTrainingInfoHook
+from monolith.training.hooks.sync_training import (
+    EofAwareTask,
+    ParameterSyncHook,
+    SyncTrainingInfoHook,
+)
 from monolith.training.local import check_graph_mode, make_local_run_config
 from monolith.training.tables import save
 from monolith.training.tables.training import CpuTraining
@@ -79,7 +84,8 @@ def distributed_sync_train(
         config: The job, see `init_sync_train_and_update_conf`.
         params: Settings of the task; `params.instantiate()` makes it. `train.max_steps` ends the
             training, or the end of the input does.
-        sync_backend: Tells which servers get parameter updates; must be None.
+        sync_backend: Tells which servers get the rows that change, see `ParameterSyncHook`: those
+            of rank `i` go to the part `ps_<i>` of the exported model. None: nobody gets them.
         user_hooks: Hooks of the caller.
 
     Returns:
@@ -94,11 +100,11 @@ def distributed_sync_train(
         SystemExit: A signal has stopped the training, which is saved.
     """
     check_graph_mode()
-    if sync_backend is not None:
-        raise errors.ConfigError("`sync_backend` is not supported yet, leave it at None.")
     supported.check_settings(config)
     supported.check_ranks(config)
     collectives.init()
+    if sync_backend is not None:
+        _check_parts()
     assert mpi.get_mpi_rank() == config.index, (
         "Given RunConfig.index should be consistent with hvd.rank(). "
         f"It is {config.index}, and this is rank {mpi.get_mpi_rank()}."
@@ -108,7 +114,7 @@ def distributed_sync_train(
     task = params.instantiate()
     if not isinstance(task, NativeTask):
         raise ValueError(f"distributed sync train only support NativeTask. Got {task}")
-    training = CpuTraining(config, task)
+    training = CpuTraining(config, task, sync_backend)
     # The same in all ranks, also after a restart, so that the input goes on where it was.
     training.input_seed = zlib.crc32(config.model_dir.encode())
     if config.index == 0 and config.model_dir:
@@ -117,7 +123,12 @@ def distributed_sync_train(
     collectives.gather_numbers([config.index])
     wrapped = EofAwareTask(cast(NativeTask, training), bool(config.use_dataservice))
     train = task.p.train
-    hooks = [*_make_start_hooks(), SyncTrainingInfoHook(), *(user_hooks or ())]
+    hooks = [
+        *_make_start_hooks(),
+        *([] if sync_backend is None else [ParameterSyncHook(sync_backend, config.index)]),
+        SyncTrainingInfoHook(),
+        *(user_hooks or ()),
+    ]
     with _one_writer(config.index):
         estimator = GraphEstimator(
             wrapped.create_model_fn(), config=_make_run_config(config, training)
@@ -131,6 +142,19 @@ def distributed_sync_train(
     if training.agreement is not None and training.agreement.received is not None:
         interrupt.end_as_told(training.agreement.received)
     return estimator
+
+
+def _check_parts() -> None:
+    """Refuses to send rows where the parts of an exported model are not those of the ranks.
+
+    Raises:
+        ConfigError: Rank 0 has no rows, so that rank 1 has those of the first part.
+    """
+    if ranks.get_first_owner(collectives.size()) > 0:
+        raise errors.ConfigError(
+            f"Of {collectives.size()} ranks, rank 0 has no rows, so `sync_backend` cannot tell the "
+            "servers of each rank's part; set MONOLITH_SYNC_EMPTY_RANK0_PS_SHARD=0 in all of them."
+        )
 
 
 def _make_start_hooks() -> list[tf.compat.v1.train.SessionRunHook]:

@@ -81,6 +81,21 @@ class TestVisibleGpus:
             devices.get_visible_gpus(0, bad)
 
 
+class TestOwnDeviceSetter:
+    def test_all_stays_at_the_worker_but_what_asks_for_a_server(self):
+        with tf.Graph().as_default(), tf.compat.v1.device(devices.make_own_device_setter("worker")):
+            variable = tf.compat.v1.get_variable("v", [1], use_resource=True)
+            number = tf.constant(1)
+            with tf.device("/job:ps/task:2"):
+                there = tf.constant(1)
+        assert variable.device == "/job:worker/replica:0/task:0/device:CPU:0"
+        assert number.device == "/job:worker/replica:0/task:0/device:CPU:0"
+        assert there.device == "/job:ps/task:2/device:CPU:0"
+        assert devices.is_on_server(there.device)
+        assert not devices.is_on_server(variable.device)
+        assert not devices.is_on_server("")
+
+
 class TestDefaultDeviceFn:
     @pytest.mark.parametrize(
         ("names", "expected"),

@@ -10,7 +10,8 @@ import tensorflow as tf
 from absl import flags
 
 from monolith import errors
-from monolith.graph import devices, mpi
+from monolith.graph import collectives, devices, mpi
+from monolith.graph.rank_place import Place
 
 FLAGS = flags.FLAGS
 
@@ -57,6 +58,17 @@ def test_default_is_reported_once(caplog, name):
         VARIABLES[name]()
         VARIABLES[name]()
     assert caplog.text.count(f"{name} is not set") == 1
+
+
+def test_ranks_that_have_met_know_their_places(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "7")
+    monkeypatch.setattr(collectives, "_lib", collectives._Lib())
+    collectives.init(Place())
+    try:
+        assert [read() for read in VARIABLES.values()] == [0, 0, 1, 1]
+    finally:
+        collectives.shutdown()
 
 
 def test_bad_value_is_named(monkeypatch):

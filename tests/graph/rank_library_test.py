@@ -97,6 +97,10 @@ class TestDeadRanks:
         self.expect_others_to_end(members, 2, "it has been silent for 3 s", is_dead=False)
         members[2].send(signal.SIGCONT)
 
+    def test_who_has_ended_well_is_not_waited_for_forever(self, job, tmp_path):
+        members = ranks.start(job, 3, "train_until_somebody_dies", str(tmp_path), 1, "leave")
+        self.expect_others_to_end(members, 1, "has left while others go on")
+
     def test_waits_outside_of_collectives_end_too(self, job, tmp_path):
         members = ranks.start(job, 2, "wait_outside_of_sessions", str(tmp_path), 1)
         assert members[0].wait(60) == 1

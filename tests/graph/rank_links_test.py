@@ -100,6 +100,25 @@ def test_who_leaves_is_not_lost(meet):
     links[0].leave()  # Nor is who leaves later.
 
 
+def test_who_waits_for_one_that_has_left_loses_it(meet):
+    links = meet(3, timeout_sec=0.5, end_process=lambda code: None)
+    links[2].begin_step()
+    links[1].leave()
+    assert "rank 1 " in wait_for_problem(links[2])
+    with pytest.raises(errors.RankLostError, match="has left while others go on"):
+        links[2].check()
+    assert links[0].problem is None  # It does not wait.
+
+
+def test_who_waits_no_more_loses_nobody(meet):
+    links = meet(2, timeout_sec=0.5)
+    links[0].begin_step()
+    links[0].end_step()
+    links[1].leave()
+    time.sleep(1.5)
+    assert links[0].problem is None
+
+
 def test_silence_is_a_loss(meet):
     links = meet(2, timeout_sec=0.5, end_process=lambda code: None)
     links[1]._is_closed.set()  # Ends its heartbeat, and nothing else.

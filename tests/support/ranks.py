@@ -1,5 +1,6 @@
 """What ranks of the tests of collectives do; each runs in a process of its own."""
 
+import atexit
 import json
 import os
 import pathlib
@@ -171,7 +172,7 @@ def train(directory, steps):
 
 def train_until_somebody_dies(directory, victim, how):
     """Does steps until a rank is gone; the victim goes after a few."""
-    rank_links.GRACE_SEC = 4.0
+    rank_links.GRACE_SEC = 1.0 if how == "leave" else 4.0
     collectives.init(timeout_sec=3.0)
     with tf.Graph().as_default():
         total = collectives.allreduce(tf.fill([1000], 1.0))
@@ -190,6 +191,10 @@ def train_until_somebody_dies(directory, victim, how):
                 session.run([total, gathered])
                 if step == 5 and collectives.rank() == victim:
                     print("the victim goes", flush=True)
+                    if how == "leave":
+                        # A program does that when it ends; a forked one ends without it.
+                        atexit._run_exitfuncs()
+                        return
                     {
                         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
                         "freeze": lambda: os.kill(os.getpid(), signal.SIGSTOP),
@@ -248,11 +253,14 @@ class SumTask(NativeTask):
         return model_fn
 
 
-def train_sums(directory, data, with_collectives):
+def train_sums(directory, data, with_collectives, as_dict=False):
     """Each rank has its own number of batches."""
     collectives.init(timeout_sec=20.0)
     params = SumTask.params().set(
-        data=data[collectives.rank()], with_collectives=with_collectives, name="sums"
+        data=data[collectives.rank()],
+        with_collectives=with_collectives,
+        as_dict=as_dict,
+        name="sums",
     )
     task = EofAwareTask(params.instantiate())
     estimator = GraphEstimator(task.create_model_fn(), f"{directory}/{collectives.rank()}")

@@ -1,6 +1,6 @@
 """The user's estimator, for real: train, evaluate, predict, go on, export; and its settings.
 
-Covers monolith/training/config/run.py.
+Covers monolith/training/config/run.py and monolith/training/estimator_arguments.py.
 """
 
 import dataclasses

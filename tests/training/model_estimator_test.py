@@ -368,6 +368,10 @@ class TestBadInput:
         with pytest.raises(ml.errors.ConfigError):
             estimator.train(read_clicks, **settings)
 
+    def test_two_limits(self, estimator):
+        with pytest.raises(ml.errors.ConfigError, match="`steps` or `max_steps`, not both"):
+            estimator.train(read_clicks, steps=1, max_steps=2)
+
     def test_labels_that_are_not_binary(self, estimator):
         def data():
             return read_clicks().map(lambda batch: {**batch, "click": batch["click"] + 1})

@@ -4,14 +4,18 @@ Covers monolith/training/tables/ranked.py.
 """
 
 import json
+from unittest import mock
 
 import pytest
+import tensorflow as tf
 from support import ranks, sync_tasks
 from support.jobs import Job
 
 from monolith import errors
+from monolith.core import metrics
 from monolith.graph import collectives
 from monolith.native_training import cpu_training
+from monolith.serving.sync import client_ops
 from monolith.training.tables import save
 
 # What the original's tests of one process train: the task, the steps, the settings.
@@ -96,8 +100,31 @@ class TestDistributedSyncTrain:
         with pytest.raises(ValueError, match="only support NativeTask"):
             cpu_training.distributed_sync_train(make_config(tmp_path), NoTask())
 
-    def test_nothing_to_send_updates_to(self, tmp_path):
-        with pytest.raises(errors.ConfigError, match="`sync_backend` is not supported yet"):
+    @pytest.mark.parametrize("native", [True, False], ids=["native", "merged"])
+    def test_rows_are_sent_to_servers(self, tmp_path, native):
+        server = client_ops.DummySyncServer("127.0.0.1:0")
+        with tf.compat.v1.Session() as session:
+            port = int(session.run(server.get_port())[0])
+        sink = CountOfSentRows()
+        metrics.set_sink(sink)
+        backend = mock.Mock(get_sync_targets=mock.Mock(return_value=("m", [f"127.0.0.1:{port}"])))
+        params = sync_tasks.FeatureTask.params()
+        params.train.max_steps = 5
+        config = make_config(tmp_path, use_native_multi_hash_table=native)
+        try:
+            cpu_training.distributed_sync_train(config, params, sync_backend=backend)
+        finally:
+            metrics.set_sink(None)
+            with tf.compat.v1.Session() as session:
+                session.run(server.shutdown())
+        backend.get_sync_targets.assert_called_with("ps_0")
+        # The rows of a batch, in each step; a server that is slow to answer gets them in the next.
+        assert [count for count, _ in sink.sent] == [4] * 5
+        assert sink.sent[-1] == (4, "OK")
+
+    def test_parts_that_are_not_those_of_ranks(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(collectives, "size", lambda: 5)
+        with pytest.raises(errors.ConfigError, match="Of 5 ranks, rank 0 has no rows, so `sync_b"):
             cpu_training.distributed_sync_train(make_config(tmp_path), NoTask(), sync_backend=1)
 
     def test_deltas_are_of_one_process(self, tmp_path):
@@ -119,6 +146,20 @@ def sync_train(tmp_path, case):
     sync_tasks.sync_train(str(tmp_path), {case: SYNC_CASES[case]})
     found = json.loads((tmp_path / "steps-0.json").read_text())
     assert found == {case: SYNC_CASES[case][0]}
+
+
+class CountOfSentRows:
+    """A sink of metrics."""
+
+    def __init__(self):
+        self.sent = []
+
+    def emit(self, kind, name, value, tags):
+        if name.endswith("parameter_sync_fid_count"):
+            self.sent.append((value, tags["status"]))
+
+    def flush(self):
+        pass
 
 
 class NoTask:

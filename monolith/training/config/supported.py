@@ -39,7 +39,6 @@ REFUSED = {
     "use_estimator": "choosing how a registered task is run",
     "monolith_grpc_worker_service_handler_multiplier": "a TensorFlow with more gRPC handlers",
     # sync
-    "enable_partial_sync_training": "synchronous training of the dense part",
     "enable_gpu_training": _GPU,
     "processes_per_gpu": _GPU,
     "merge_sync_training_ckpt": "a model directory for each rank",
@@ -122,15 +121,55 @@ def check_settings(config: CpuTrainingConfig) -> None:
         if config.enable_realtime_training:
             raise errors.ConfigError(
                 "`enable_sync_training` and `enable_realtime_training` are both True, but ranks of "
-                "a synchronous job send no rows to a serving side; leave one of them at False."
+                "a synchronous job send rows to the servers of a `sync_backend` only; leave one of "
+                "them at False, and hand it to `distributed_sync_train`."
+            )
+        if config.sync_to:
+            raise errors.ConfigError(
+                f"`enable_sync_training` is True and `sync_to` is {config.sync_to!r}, but ranks of "
+                "a synchronous job send rows to the servers of a `sync_backend` only; leave it "
+                "unset, and hand one to `distributed_sync_train`."
             )
         return
+    if config.enable_partial_sync_training:
+        _check_partial_sync(config)
     for name in _ONLY_IN_SYNC:
         if getattr(config, name):
             raise errors.ConfigError(
                 f"`{name}` is True, which is for ranks that share the tables; set "
                 "`enable_sync_training` as well, or leave it at False."
             )
+
+
+def _check_partial_sync(config: CpuTrainingConfig) -> None:
+    """Refuses what workers do not do that train the dense part together, beside servers."""
+    if not config.enable_sync_training:
+        raise errors.ConfigError(
+            "`enable_partial_sync_training` is True and `enable_sync_training` is False, but it "
+            "says which part of a synchronous job stays on servers; set both, or none."
+        )
+    if config.num_ps < 1:
+        raise errors.ConfigError(
+            f"`enable_partial_sync_training` is True and `num_ps` is {config.num_ps}, but it is "
+            "for tables on parameter servers; start some, or set `enable_sync_training` alone."
+        )
+    # A job that goes back does so as a whole, so that all workers stand at one step.
+    for name in ("partial_recovery", "enable_dynamic_sharding", "enable_realtime_training"):
+        if getattr(config, name, False):
+            raise errors.ConfigError(
+                f"`enable_partial_sync_training` and `{name}` are both True, which workers that "
+                "do every step together do not do; leave one of them at False."
+            )
+    if getattr(config, "sync_to", None):
+        raise errors.ConfigError(
+            f"`enable_partial_sync_training` is True and `sync_to` is {config.sync_to!r}, but such "
+            "a job does not send what it changes to prediction servers; leave it unset."
+        )
+    if config.mode != "train":
+        raise errors.ConfigError(
+            f"`enable_partial_sync_training` is True and `mode` is {config.mode!r}, but workers do "
+            "steps together only to train; leave it at False."
+        )
 
 
 def check_ranks(config: CpuTrainingConfig) -> None:
@@ -170,6 +209,19 @@ def refuse_ranks(config: CpuTrainingConfig) -> None:
         )
 
 
+def refuse_partial_sync(config: CpuTrainingConfig) -> None:
+    """Refuses a config of workers that train the dense part together where there are none.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    if config.enable_partial_sync_training:
+        raise errors.ConfigError(
+            "`enable_partial_sync_training` is True, but this is one process, which has nobody to "
+            "do steps with; leave it at False."
+        )
+
+
 def check_local(config: CpuTrainingConfig) -> None:
     """Refuses a config of several processes for a job in one.
 
@@ -177,6 +229,7 @@ def check_local(config: CpuTrainingConfig) -> None:
         ConfigError: It has more workers than one, or spare servers, or a port for metrics.
     """
     refuse_ranks(config)
+    refuse_partial_sync(config)
     if config.num_workers > 1:
         raise errors.ConfigError(
             f"`num_workers` is {config.num_workers}, but a local job is one process, its only "

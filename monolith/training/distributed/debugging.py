@@ -113,7 +113,9 @@ class DebuggingWorker:
         return frozenset(self._features)
 
     def fetch_variables(self, variable_names: Sequence[str]) -> dict[str, str]:
-        """Returns values of variables as text, by name; names that are no variable are left out.
+        """Returns values of variables as text, by name.
+
+        Names that are no variable of the servers are left out.
 
         Args:
             variable_names: Such as "global_step:0", or "global_step".
@@ -218,13 +220,15 @@ class DebuggingWorker:
 
 
 def _list_variables(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, str]:
-    """Returns what to fetch for each variable, by its name."""
+    """Returns what to fetch for each variable of the servers, by its name."""
+    devices_by_node = {node.name: node.device for node in meta_graph.graph_def.node}
     variables = {}
     for key in (tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, tf.compat.v1.GraphKeys.LOCAL_VARIABLES):
         for serialized in meta_graph.collection_def[key].bytes_list.value:
             definition = variable_pb2.VariableDef.FromString(serialized)
             node = definition.variable_name.partition(":")[0]
-            variables[node] = definition.snapshot_name
+            if devices_by_node.get(node, "").startswith(_SERVERS):
+                variables[node] = definition.snapshot_name
     return variables
 
 

@@ -32,6 +32,7 @@ from monolith import errors, version
 from monolith.cluster import members
 from monolith.cluster.members import MemberRecord, Membership, MemberState
 from monolith.cluster.progress import WaitProgress
+from monolith.graph import devices
 from monolith.native import ops
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.hooks import input_splits
@@ -51,6 +52,7 @@ _SETTINGS = (
     "num_ps",
     "num_workers",
     "use_native_multi_hash_table",
+    "enable_partial_sync_training",
     "enable_variable_partition",
     "filter_type",
     "filter_capacity",
@@ -106,7 +108,8 @@ def find_difference(chief: JobPlan, own: JobPlan) -> str | None:
 def describe_code() -> dict[str, str]:
     """Returns what the code of this process is: versions, and a digest of this package.
 
-    A checkout may change while its version does not, so the files count, too.
+    A checkout may change while its version does not, so the files count, too: as they are at the
+    first call, which belongs where the code is loaded. Whoever is forked later has it from there.
     """
     digest = hashlib.sha256()
     root = pathlib.Path(__file__).parents[2]
@@ -170,10 +173,17 @@ def choose_max_steps(model_dir: str, run: str, train: Any) -> int | None:
 
 
 def describe_variables(graph: tf.Graph) -> dict[str, str]:
-    """Returns type, shape and device of the variables that a worker trains."""
+    """Returns type, shape and device of the variables that a worker trains.
+
+    Those that are not on servers each worker has itself, so that it does not matter where.
+    """
     with graph.as_default():
         variables = tf.compat.v1.trainable_variables()
-    return {v.op.name: f"{v.dtype.base_dtype.name} {v.shape} on {v.device}" for v in variables}
+    return {
+        v.op.name: f"{v.dtype.base_dtype.name} {v.shape}"
+        + (f" on {v.device}" if devices.is_on_server(v.device) else "")
+        for v in variables
+    }
 
 
 def write_plan(model_dir: str, plan: JobPlan) -> None:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.cluster import manager, members
+from monolith.cluster.discovery import MLPServiceDiscovery
 from monolith.cluster.discovery_base import ServiceDiscovery
 from monolith.cluster.members import MemberRecord, Membership, MemberState
 from monolith.cluster.progress import WaitProgress
@@ -233,8 +234,19 @@ class SayMeasuringHook(tf.compat.v1.train.SessionRunHook):
 
 
 def list_all_servers(discovery: ServiceDiscovery, cluster: manager.Cluster) -> manager.Cluster:
-    """Returns a cluster with all servers that have registered, each at its own index."""
-    found = discovery.query("ps") or {}
+    """Returns a cluster with all servers that have registered, each at its own index.
+
+    For a job that is over: a discovery that is gone by then does not make it a failure.
+    """
+    try:
+        if isinstance(discovery, MLPServiceDiscovery):
+            # Otherwise it waits for those that are gone.
+            found = discovery.query("ps", skip_port_check=True)
+        else:
+            found = discovery.query("ps")
+    except Exception as error:  # noqa: BLE001 - any discovery, with errors of its own
+        logger.warning("the discovery does not say which servers there are: %s", error)
+        return cluster
     if not found:
         return cluster
     # A server waits to be dismissed under its index, so that gaps must stay gaps.

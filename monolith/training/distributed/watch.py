@@ -11,6 +11,10 @@ nothing to do. So a thread looks at the records of the members (`monolith.cluste
 - A chief that is gone, or replaced, has the next step fail. (Its address is asked as soon as it
   misses a heartbeat or two: nothing else tells a worker that the chief is dead.)
 - So does a process that has taken this worker's place, for good.
+
+Workers that do every step together wait for each other on the servers. There the chief looks after
+the other workers as well, and whatever keeps a worker from training ends its connections to all
+servers, so that the step that waits fails, again and again until it has.
 """
 
 import logging
@@ -25,6 +29,7 @@ from monolith.cluster.members import (
     MemberConflictError,
     MemberRecord,
     Membership,
+    MemberState,
     describe_conflict,
 )
 from monolith.training.tables.members import NodeAliveCheckerError
@@ -46,6 +51,7 @@ class MemberWatch:
         servers: The parameter servers, by the addresses at which this process reaches them.
         chief: The same of the chief; nobody in the chief itself.
         member: This process.
+        cuts_all: Whether steps of this process may wait for other workers.
         clock: Returns a time in seconds that never goes back.
     """
 
@@ -56,6 +62,7 @@ class MemberWatch:
         chief: Mapping[str, MemberRecord],
         member: Membership,
         *,
+        cuts_all: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model_dir = model_dir
@@ -65,6 +72,10 @@ class MemberWatch:
         self._addrs = {(r.role, r.index): addr for addr, r in watched.items()}
         self._member = member
         self._attempt: object = None
+        self._cuts_all = cuts_all
+        self._workers: list[MemberRecord] = []
+        self._step_sec: float | None = None
+        self._left_sec: dict[int, float] = {}
         self._clock = clock
         self._problem: str | None = None
         self._stop = threading.Event()
@@ -131,6 +142,15 @@ class MemberWatch:
                 self._look_at_chief(first, record)
             else:
                 self._look_at_server(key, first, record)
+        for worker in self._workers:
+            now = members.read_member(self._model_dir, worker.role, worker.index)
+            if now is not None:
+                self._look_at_worker(worker, now)
+        if self._problem is not None and self._cuts_all:
+            # What is tried again meanwhile would wait again.
+            for role, index in self._first:
+                if (role, index) != _CHIEF:
+                    net.cut_connections(self._addrs[role, index])
 
     def follow(self, chief: MemberRecord) -> None:
         """From now on, ends this attempt when the chief begins another one than its present one.
@@ -138,6 +158,21 @@ class MemberWatch:
         For a job whose chief then restores the whole model to an earlier moment.
         """
         self._attempt = _get_attempt(chief)
+
+    def follow_workers(self, workers: list[MemberRecord]) -> None:
+        """From now on, ends this attempt when one of these begins another one, or is gone.
+
+        For the chief of a job whose workers do every step together.
+        """
+        self._workers = list(workers)
+
+    def begin_step(self) -> None:
+        """Says that this process is about to do a step, perhaps with other workers."""
+        self._step_sec = self._clock()
+
+    def end_step(self) -> None:
+        """Says that the step is done."""
+        self._step_sec = None
 
     def create_hook(self) -> tf.compat.v1.train.SessionRunHook:
         """Returns the hook that has steps fail."""
@@ -160,29 +195,58 @@ class MemberWatch:
         elif self.is_late(record) and members.is_refused(self._addrs[_CHIEF]):
             self._fail(f"the chief at {record.address} is gone")
 
+    def _look_at_worker(self, first: MemberRecord, record: MemberRecord) -> None:
+        if record.incarnation != first.incarnation:
+            self._fail(f"{record.name} was replaced by one at {record.address}")
+        elif record.state is MemberState.FINISHED:
+            self._look_at_leaver(record)
+        elif not record.is_active:
+            reason = record.message.rstrip(".") or record.state.value
+            self._fail(f"{record.name} at {record.address} has ended ({reason})")
+        elif _get_attempt(record) != _get_attempt(first):
+            self._fail(f"{record.name} at {record.address} begins anew")
+        elif (self.is_late(record) and members.is_refused(record.address)) or not self._note_frozen(
+            record, record.address
+        ):
+            self._fail(f"{record.name} at {record.address} is gone")
+
+    def _look_at_leaver(self, record: MemberRecord) -> None:
+        """Workers end together, but one may be faster; a step that waits for it never ends."""
+        left_sec = self._left_sec.setdefault(record.index, self._clock())
+        begun_sec = self._step_sec
+        if begun_sec is not None:
+            waited_sec = self._clock() - max(begun_sec, left_sec)
+            if waited_sec >= members.SILENT_AFTER_SEC:
+                self._fail(f"{record.name} at {record.address} has left while others go on")
+
+    def _note_frozen(self, record: MemberRecord, addr: str) -> bool:
+        """Returns whether a member that is silent is only frozen; says so once."""
+        key = (record.role, record.index)
+        if not self.is_silent(record):
+            if key in self._frozen:
+                self._frozen.discard(key)
+                logger.warning("%s at %s is back", record.name, record.address)
+            return True
+        if not members.is_reachable(addr):
+            return False
+        if key not in self._frozen:
+            self._frozen.add(key)
+            logger.warning(
+                "%s at %s is frozen: it takes connections but has been silent for %g s; steps "
+                "wait until it goes on or is replaced",
+                record.name,
+                record.address,
+                members.SILENT_AFTER_SEC,
+            )
+        return True
+
     def _look_at_server(
         self, key: tuple[str, int], first: MemberRecord, record: MemberRecord
     ) -> None:
         if record.incarnation != first.incarnation:
             self._cut(key, f"{record.name} was replaced by one at {record.address}")
-            return
-        if not self.is_silent(record):
-            if key in self._frozen:
-                self._frozen.discard(key)
-                logger.warning("%s at %s is back", record.name, record.address)
-            return
-        if members.is_reachable(self._addrs[key]):
-            if key not in self._frozen:
-                self._frozen.add(key)
-                logger.warning(
-                    "%s at %s is frozen: it takes connections but has been silent for %g s; steps "
-                    "wait until it goes on or is replaced",
-                    record.name,
-                    record.address,
-                    members.SILENT_AFTER_SEC,
-                )
-            return
-        self._cut(key, f"{record.name} at {record.address} is gone")
+        elif not self._note_frozen(record, self._addrs[key]):
+            self._cut(key, f"{record.name} at {record.address} is gone")
 
     def _note(self, record: MemberRecord) -> None:
         """Notes when a beat is seen for the first time, by the clock of this process."""
@@ -213,6 +277,14 @@ class _WatchHook(tf.compat.v1.train.SessionRunHook):
 
     def before_run(self, run_context: tf.compat.v1.train.SessionRunContext) -> None:
         self._watch.check()
+        self._watch.begin_step()
+
+    def after_run(
+        self,
+        run_context: tf.compat.v1.train.SessionRunContext,
+        run_values: tf.compat.v1.train.SessionRunValues,
+    ) -> None:
+        self._watch.end_step()
 
 
 def _get_attempt(record: MemberRecord) -> object:

@@ -13,23 +13,29 @@ import os
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 from tensorflow.python.training import monitored_session
 
+from monolith import errors
 from monolith.cluster import manager, members, net
 from monolith.cluster.members import MemberRecord, Membership, MemberState
 from monolith.cluster.progress import WaitProgress
-from monolith.graph import mpi
+from monolith.graph import collectives, devices, mpi
+from monolith.graph.rank_place import Place
 from monolith.graph.run_config import GraphRunConfig
 from monolith.model.task import NativeTask
+from monolith.training import local
 from monolith.training.config.job import DistributedCpuTrainingConfig
 from monolith.training.distributed import debugging, plan, report, sessions, start
 from monolith.training.distributed.watch import MemberWatch
+from monolith.training.graph import loop
 from monolith.training.graph.estimator import GraphEstimator
 from monolith.training.hooks import input_splits, interrupt, sync
-from monolith.training.tables import save
+from monolith.training.hooks.end_of_input import EofAwareTask
+from monolith.training.hooks.rank_flags import StopTogetherHook
+from monolith.training.tables import hooks, save
 from monolith.training.tables.members import NodeAliveCheckerError, _get_blocked_addrs
 from monolith.training.tables.training import CpuTraining, is_chief
 
@@ -40,6 +46,10 @@ TF_CONFIG = "TF_CONFIG"
 # Facts in the record of the chief, see `MemberRecord.details`.
 _READY = "ready"
 _ATTEMPT = "attempt"
+# In jobs whose workers do steps together: with whom, by index, in the record of the chief; and in
+# that of a worker, whether it waits to be among them.
+_PARTY = "party"
+_WAITS = "waits"
 
 _PING_SEC = 60
 # Read when it is used, so that tests can shorten it.
@@ -91,7 +101,14 @@ def train(
         )
         max_steps = native_task.p.train.max_steps
         if attempt is not None:
+            if is_chief(config):
+                # Before steps are counted: they begin where the training does.
+                hooks.go_back(config, config.model_dir, native_task.p)
             max_steps = attempt.agree(training)
+            if config.enable_partial_sync_training:
+                stack.enter_context(attempt.meet())
+                if isinstance(attempt.stop_hook, StopTogetherHook):
+                    training.stop_hook = attempt.stop_hook
             if input_splits.uses_splits(config) and config.num_workers > 1:
                 training.splits = stack.enter_context(
                     input_splits.InputSplits(
@@ -101,20 +118,58 @@ def train(
         if is_chief(config) and member is not None:
             debugging.save_debugging_info(config, cluster, training)
         run_config = make_run_config(config, native_task, cluster, task)
-        estimator = GraphEstimator(training.create_model_fn(), config=run_config)
-        hooks = [
-            *mpi.get_sync_run_hooks(False),
+        trained: Any = training
+        if config.enable_partial_sync_training:
+            trained = EofAwareTask(cast(NativeTask, training))
+        estimator = GraphEstimator(trained.create_model_fn(), config=run_config)
+        all_hooks = [
+            # Workers that do steps together take the chief's variables once it is ready.
+            *([] if config.enable_sync_training else mpi.get_sync_run_hooks(False)),
             *(attempt.create_hooks() if attempt is not None else ()),
             *(user_hooks or ()),
         ]
         estimator.train(
-            training.create_input_fn(config.mode),
-            hooks=hooks,
+            trained.create_input_fn(config.mode),
+            hooks=all_hooks,
             max_steps=max_steps,
         )
         if attempt is not None:
-            attempt.end_as_told()
+            if training.agreement is not None and training.agreement.num_steps == 0:
+                raise errors.ConfigError(loop.describe_empty_input("trained"))
+            if config.enable_partial_sync_training and is_chief(config):
+                # The servers end with the chief, and others may still talk to them.
+                attempt.wait_for_workers()
+            attempt.end_as_told(training)
         return estimator
+
+
+def write_features(
+    config: DistributedCpuTrainingConfig,
+    params: Any,
+    cluster: manager.Cluster,
+    member: Membership,
+) -> None:
+    """Writes the features of this worker's part of the input to files.
+
+    The chief stays until the other workers have written theirs, since the job ends with it.
+
+    Args:
+        config: The job, and what this process is in it.
+        params: Settings of the task.
+        cluster: Addresses by job, as this process sees them.
+        member: This process among the members.
+
+    Raises:
+        NodeAliveCheckerError: A member does not answer.
+        errors.ConfigError: The members do not fit together.
+    """
+    with _Attempt(config, cluster, member) as attempt:
+        training = CpuTraining(config, local.instantiate(params))
+        attempt.agree(training)
+        attempt.say_ready()
+        local.write_features(config, training.create_input_fn(config.mode))
+        if is_chief(config):
+            attempt.wait_for_workers()
 
 
 def check_alive(cluster: manager.Cluster) -> None:
@@ -141,17 +196,21 @@ def make_run_config(
     session_config = manager.generate_session_config((cluster, task))
     session_config.operation_timeout_in_ms = max(0, config.operation_timeout_in_ms)
     save_secs, save_steps = save.get_save_interval(config, native_task.p)
+    num_counting, device_fn = config.num_workers, config.device_fn
+    if config.enable_partial_sync_training:
+        num_counting = 1
+        device_fn = device_fn or devices.make_own_device_setter(task["type"], task["index"])
     return GraphRunConfig(
         model_dir=config.model_dir,
         summary_dir=config.tensorboard_log_path or None,
         session_config=session_config,
         save_checkpoints_secs=save_secs,
         save_checkpoints_steps=save_steps,
-        # Steps of all workers count.
-        save_summary_steps=_times(config.save_summary_steps, config.num_workers),
-        log_step_count_steps=_times(config.log_step_count_steps, config.num_workers),
+        # Steps of all workers count, unless they are the same.
+        save_summary_steps=_times(config.save_summary_steps, num_counting),
+        log_step_count_steps=_times(config.log_step_count_steps, num_counting),
         session_creation_timeout_secs=config.session_creation_timeout_secs,
-        device_fn=config.device_fn,
+        device_fn=device_fn,
         keep_checkpoint_max=config.checkpoints_max_to_keep,
     )
 
@@ -167,7 +226,12 @@ class _Attempt:
         self._is_chief = is_chief(config)
         self._servers = cluster["ps"]
         self._chief_addr = cluster["chief"][0]
-        self._stop_hook = interrupt.StopOnSignalHook(only_default=True)
+        self._is_together = config.enable_partial_sync_training and config.num_workers > 1
+        self.stop_hook = (
+            StopTogetherHook()
+            if self._is_together
+            else interrupt.StopOnSignalHook(only_default=True)
+        )
         self._plan: plan.JobPlan | None = None
 
     @property
@@ -177,12 +241,13 @@ class _Attempt:
             check=lambda: self._watch.check(),
             has_left=self._has_left,
             is_absent=self._is_absent,
-            is_stopping=lambda: self._stop_hook.received is not None,
+            is_stopping=lambda: self.stop_hook.received is not None,
             is_gone=self._is_gone,
         )
 
     def __enter__(self) -> "_Attempt":
-        details = {_READY: None, _ATTEMPT: int(self._member.record.details.get(_ATTEMPT, 0)) + 1}
+        attempt = int(self._member.record.details.get(_ATTEMPT, 0)) + 1
+        details = {_READY: None, _ATTEMPT: attempt, _PARTY: None, _WAITS: None}
         self._member.update(MemberState.STARTING, "", details)
         records = start.check_members(self._config.model_dir, self._servers, self._chief_addr)
         self._chief = records.pop(self._chief_addr)
@@ -191,6 +256,7 @@ class _Attempt:
             records,
             {} if self._is_chief else {self._chief_addr: self._chief},
             self._member,
+            cuts_all=self._is_together,
         )
         self._report = report.WorkerReport(
             self._member,
@@ -249,8 +315,8 @@ class _Attempt:
 
     def create_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
         """Returns the hooks that this attempt needs, before those of the caller."""
-        hooks = [self._stop_hook, _MeetingHook(self), self._watch.create_hook()]
-        return [*hooks, *self._report.create_hooks()]
+        own = [self.stop_hook, _MeetingHook(self), self._watch.create_hook()]
+        return [*own, *self._report.create_hooks()]
 
     def agree_on_variables(self, graph: tf.Graph) -> None:
         """The same for dense variables, when the graph is built."""
@@ -261,15 +327,44 @@ class _Attempt:
         else:
             self._compare(self._plan)
 
+    def meet(self) -> contextlib.AbstractContextManager[None]:
+        """Makes the workers ranks that do steps together, after `agree`; a context around that."""
+        chief = self._member.record if self._is_chief else self._chief
+        return collectives.on_servers(
+            Place(rank=self._config.index, size=self._config.num_workers),
+            len(self._servers),
+            _get_token(chief),
+        )
+
     def say_ready(self) -> None:
         """Says that this member trains; of the chief, that the model is restored."""
-        self._member.update(MemberState.RUNNING, details={_READY: self._watch.servers})
+        details: dict[str, Any] = {_READY: self._watch.servers}
+        if self._is_together and self._is_chief:
+            party = self._gather_party()
+            details[_PARTY] = {str(index): _get_token(record) for index, record in party.items()}
+            self._watch.follow_workers(list(party.values()))
+        self._member.update(MemberState.RUNNING, details=details)
 
-    def end_as_told(self) -> None:
+    def wait_for_workers(self) -> None:
+        """Waits until the other workers have left, for as long as a chief waits at the end."""
+        progress = WaitProgress(logger)
+        deadline_sec = time.monotonic() + self._config.chief_timeout_secs
+        everybody = range(1, self._config.num_workers)
+        while left := [index for index in everybody if not self._has_left(index)]:
+            if time.monotonic() > deadline_sec:
+                logger.warning("the chief ends, workers %s have not finished", left)
+                return
+            progress.report(f"The chief waits for workers {left} to finish.")
+            time.sleep(_POLL_SEC)
+
+    def end_as_told(self, training: CpuTraining) -> None:
         """Ends the process if a signal has stopped the attempt, which is saved."""
-        if self._stop_hook.received is not None:
-            logger.warning("%s: training has stopped", self._stop_hook.received.name)
-            interrupt.end_as_told(self._stop_hook.received)
+        received = self.stop_hook.received
+        if received is None and training.agreement is not None:
+            received = training.agreement.received  # Of another worker.
+        if received is not None:
+            logger.warning("%s: training has stopped", received.name)
+            interrupt.end_as_told(received)
 
     def _compare(self, own: plan.JobPlan) -> plan.JobPlan:
         """Returns the plan of the chief, which is the same as this worker's."""
@@ -288,10 +383,13 @@ class _Attempt:
         """
         progress = WaitProgress(logger)
         deadline_sec = time.monotonic() + self._config.session_creation_timeout_secs
+        if self._is_together:
+            self._member.update(details={_WAITS: True})
         while True:
             chief = members.read_member(self._config.model_dir, "worker", 0)
             is_same = chief is not None and chief.incarnation == self._chief.incarnation
-            if chief is not None and is_same and chief.details.get(_READY) == self._watch.servers:
+            if chief is not None and is_same and self._is_ready(chief):
+                self._chief = chief
                 # With partial recovery the servers keep what they have, and so do the workers.
                 if not self._config.partial_recovery:
                     self._watch.follow(chief)
@@ -304,6 +402,42 @@ class _Attempt:
                 )
             progress.report("Waiting for the chief to restore the model.")
             time.sleep(_POLL_SEC)
+
+    def _is_ready(self, chief: MemberRecord) -> bool:
+        """Returns whether the chief has restored the model, and expects this worker."""
+        if chief.details.get(_READY) != self._watch.servers:
+            return False
+        if not self._is_together:
+            return True
+        party = chief.details.get(_PARTY) or {}
+        return party.get(str(self._config.index)) == _get_token(self._member.record)
+
+    def _gather_party(self) -> dict[int, MemberRecord]:
+        """Waits until all other workers wait for the chief, and returns their records."""
+        progress = WaitProgress(logger)
+        deadline_sec = time.monotonic() + self._config.session_creation_timeout_secs
+        found: dict[int, MemberRecord] = {}
+        everybody = range(1, self._config.num_workers)
+        while missing := [index for index in everybody if index not in found]:
+            self._watch.check()
+            if self.stop_hook.received is not None:
+                interrupt.end_as_told(self.stop_hook.received)  # Nothing was trained yet.
+            names = ", ".join(map(str, missing))
+            if time.monotonic() > deadline_sec:
+                raise errors.ConfigError(
+                    f"Of {self._config.num_workers} workers that do every step together, {names} "
+                    f"did not come within {self._config.session_creation_timeout_secs} s; see why, "
+                    "and start the job again, it goes on from its last checkpoint."
+                )
+            progress.report(f"The chief waits for worker {names} to do steps together.")
+            time.sleep(_POLL_SEC)
+            looks = ((index, self._find_worker(index)) for index in everybody)
+            found = {
+                index: record
+                for index, record in looks
+                if record is not None and record.details.get(_WAITS) and not self._is_gone(index)
+            }
+        return found
 
     def _has_left(self, index: int) -> bool:
         record = self._find_worker(index)
@@ -352,6 +486,11 @@ class _MeetingHook(tf.compat.v1.train.SessionRunHook):
         self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
     ) -> None:
         self._attempt.say_ready()
+
+
+def _get_token(record: MemberRecord) -> str:
+    """Returns what tells an attempt of a process from all others."""
+    return f"{record.incarnation}-{record.details[_ATTEMPT]}"
 
 
 @contextlib.contextmanager

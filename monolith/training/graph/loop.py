@@ -108,12 +108,16 @@ def run_training(
     if not any(isinstance(hook, StopOnSignalHook) for hook in own_hooks):
         stop_hook = StopOnSignalHook(only_default=True)
         hooks.insert(0, stop_hook)
-    hooks[:0] = collectives.make_watch_hooks()
     if log_steps is not None:
         shown = {"loss": spec.loss, "step": global_step}
         hooks.append(tf.compat.v1.train.LoggingTensorHook(shown, every_n_iter=log_steps))
     hooks += spec.training_hooks
-    chief_hooks = [*_make_saver_hooks(spec, config, hooks), *spec.training_chief_hooks]
+    chief_hooks = [
+        # Before all others, which may do much after a step: what the ranks watch is the step alone.
+        *collectives.make_watch_hooks(),
+        *_make_saver_hooks(spec, config, hooks),
+        *spec.training_chief_hooks,
+    ]
     # Each rank of a synchronous job has a session of its own, and makes its own variables.
     target = collectives.get_session_target()
     if target:

@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from monolith import errors
-from monolith.graph import collectives
+from monolith.graph import collectives, server_collectives
 from monolith.graph.mode_keys import ModeKeys
 from monolith.model.task import NativeContext, NativeTask
 from monolith.training.hooks.rank_flags import RankFlags
@@ -212,13 +212,14 @@ class EofHook(tf.compat.v1.train.SessionRunHook):
 
 def has_collectives(fetches: list[Any]) -> bool:
     """Returns whether running some ops or tensors takes all ranks."""
+    meetings = set(tf.compat.v1.get_collection(server_collectives.MEETINGS))
     pending = [getattr(fetch, "op", fetch) for fetch in tf.nest.flatten(fetches)]
     seen = set()
     while pending:
         op = pending.pop()
         if op is None or op in seen:
             continue
-        if op.type.startswith(_COLLECTIVE_OPS):
+        if op.type.startswith(_COLLECTIVE_OPS) or op in meetings:
             return True
         seen.add(op)
         pending += [tensor.op for tensor in op.inputs] + list(op.control_inputs)

@@ -131,6 +131,8 @@ class AgreementHook(tf.compat.v1.train.SessionRunHook):
         self._step = 0
         self._global_step: tf.Tensor | None = None
         self.must_save = False
+        #: How many steps were done.
+        self.num_steps = 0
         self._is_stopped = False
 
     @property
@@ -167,6 +169,7 @@ class AgreementHook(tf.compat.v1.train.SessionRunHook):
     ) -> None:
         agreed = self._flags.read(run_values.results)
         self._step += 1
+        self.num_steps += 1
         self.must_save = agreed.must_save
         if agreed.must_stop and not self._is_stopped:
             self._is_stopped = True

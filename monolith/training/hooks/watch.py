@@ -189,6 +189,7 @@ class WatchHook(tf.compat.v1.train.SessionRunHook):
         self._window_examples = 0
         self._window_limits = _WINDOW_EXAMPLES if self._has_examples else _WINDOW_STEPS
         self._num_steps = self._examples = self._batch_size = 0
+        self._step_sec = 0.0
         # Of so many steps, the first ones are looked at.
         self._cycle_steps = self._looked_at_steps = 1
         self._figures: Figures | None = None
@@ -214,12 +215,14 @@ class WatchHook(tf.compat.v1.train.SessionRunHook):
         if run_values.results is not None:
             self._remember(run_values.results)
         self._examples += self._batch_size
-        if self._num_steps >= self._next_step or self._clock() >= self._next_sec:
+        self._step_sec = self._clock()
+        if self._num_steps >= self._next_step or self._step_sec >= self._next_sec:
             self._report(run_context.session)
 
     def end(self, session: tf.compat.v1.Session) -> None:
         if self._num_steps > 0:
-            figures = self._measure(session, self._clock())
+            # As of the last step: what was saved since then, for minutes maybe, is no training.
+            figures = self._measure(session, self._step_sec)
             for reporter in self._reporters:
                 reporter.end(figures)
         self.close()

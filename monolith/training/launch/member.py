@@ -16,16 +16,18 @@ from typing import Any
 
 import tensorflow as tf
 
+import monolith
 from monolith import errors
 from monolith.cluster import meeting
 from monolith.cluster.discovery import ServiceDiscovery, TfConfigServiceDiscovery
 from monolith.cluster.local import nursery
 from monolith.cluster.local.supervisor import FAILED, FIGURES, REFUSED
 from monolith.graph import quiet
+from monolith.training.distributed import plan
 from monolith.training.distributed.recovery import JobFailedError
 from monolith.training.estimator import Estimator
 from monolith.training.hooks.watch import Figures, Reporter, WatchHook
-from monolith.training.launch import work
+from monolith.training.launch import targets, work
 from monolith.training.launch.work import Work
 from monolith.training.tables.members import NodeAliveCheckerError
 
@@ -98,6 +100,17 @@ def take_part(
         estimator.take_part(discovery, what.steps, what.max_steps, hooks)
 
 
+def load_code() -> None:
+    """Loads what members use of this package, and notes which code that is; before they are forked.
+
+    Files may change while a job runs. A member that is started again has the code that was loaded
+    here, as all others have, and must not say that it has what is on disk by then.
+    """
+    for name in monolith.__all__:
+        getattr(monolith, name)
+    plan.describe_code()
+
+
 def explain(error: BaseException) -> str | None:
     """Returns the sentence of an error that was raised on purpose, None for any other one."""
     if isinstance(error, errors.MonolithError) and not isinstance(error, NodeAliveCheckerError):
@@ -142,6 +155,8 @@ def look(arguments: Mapping[str, Any], report: int, given: int) -> int:
             "model_dir": what.config.model_dir,
             "num_ps": what.config.num_ps,
             "num_workers": what.config.num_workers,
+            # A `RunConfig` cannot ask for that.
+            "only_features": getattr(what.config, "only_feature_engineering", False),
         }
     except Exception as error:  # noqa: BLE001 - as above
         return _tell(error, channel)
@@ -171,11 +186,8 @@ def set_up_logging(level: int) -> None:
 
 
 def _find_work(target: Mapping[str, Any] | None, given: int) -> Work:
-    # Not at the top: with a pickle it is not needed.
     if target is None:
         return work.unpickle(os.pread(given, os.fstat(given).st_size, 0))
-    from monolith.training.launch import targets
-
     return targets.find_work(**target)
 
 

@@ -91,11 +91,12 @@ def create_hash_table(
         collected: Which features share a table, and when rows expire.
         hash_filters: The admission filter of each server.
         transfer_float16: Whether rows and gradients travel as float16.
-        sync_clients: Who is told which rows change, for each server; None: nobody.
+        sync_clients: Who is told which rows change, for each server, or in this rank; None: nobody.
     """
     configs = _with_table_settings(configs, collected.slot_to_expire_time, config)
     if config.enable_full_sync_training and not export_mode.is_exporting():
-        return _create_ranked_table(config, configs, collected, hash_filters[0])
+        client = None if sync_clients is None else sync_clients[0]
+        return _create_ranked_table(config, configs, collected, hash_filters[0], client)
     # In parts, a model that was trained without servers has its rows in one of them.
     num_ps = max(1, config.num_ps) if export_mode.is_exporting_distributed() else config.num_ps
     options: dict[str, Any] = {
@@ -158,6 +159,7 @@ def _create_ranked_table(
     configs: Configs,
     collected: Collected,
     hash_filter: tf.Tensor | None,
+    sync_client: tf.Tensor | None,
 ) -> RankedTable:
     """Makes this rank's part of all tables."""
     queues = {
@@ -170,11 +172,11 @@ def _create_ranked_table(
     if config.use_native_multi_hash_table:
         table_to_config = {feature_to_table[name]: configs[name] for name in configs}
         table = factory.create_in_worker_native_multi_hash_table(
-            config.num_workers, table_to_config, hash_filter, queue_configs=queues
+            config.num_workers, table_to_config, hash_filter, sync_client, queues
         )
     else:
         table = factory.create_in_worker_multi_type_hash_table(
-            config.num_workers, configs, hash_filter, queue_configs=queues
+            config.num_workers, configs, hash_filter, sync_client, queues
         ).merged_table
     _create_tables_with_session()
     return RankedTable(table, feature_to_table)

@@ -7,7 +7,7 @@ anybody trains, saves it, and measures.
 import math
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
@@ -35,7 +35,7 @@ from monolith.training.hooks.rank_saves import MeetBeforeRestoreHook
 from monolith.training.hooks.step_gate import StepGate
 from monolith.training.hooks.throughput import ThroughputMetricHook
 from monolith.training.hooks.tide import CustomGlobalStepWaiterHook
-from monolith.training.tables import save
+from monolith.training.tables import own_variables, save
 from monolith.training.tables.save import SaveContext
 
 if TYPE_CHECKING:
@@ -60,6 +60,26 @@ class HookLists(NamedTuple):
     first: Hooks
     last: Hooks
     chief: Hooks
+
+
+def go_back(config: CpuTrainingConfig, model_dir: str, params: Any) -> None:
+    """Has a training start from `restore_ckpt`, once; before anybody asks for the last checkpoint.
+
+    Args:
+        config: The job; only the chief of one calls this.
+        model_dir: Where checkpoints are and go.
+        params: Settings of the task.
+
+    Raises:
+        errors.ConfigError: There is no such checkpoint.
+    """
+    if not model_dir or not isinstance(config, StartSettings):
+        return
+    # Together with a directory it chooses there, and that was done before.
+    if config.restore_dir or not config.restore_ckpt:
+        return
+    save.prepare_model_dir(model_dir, params)
+    restore_override.go_back(model_dir, config.restore_ckpt)
 
 
 class TrainingHooks:
@@ -148,9 +168,12 @@ class TrainingHooks:
     def create_for_training(self) -> HookLists:
         """Returns the hooks of every worker, and those of the chief."""
         config = self._config
-        self._go_back()
+        if self._is_chief:
+            go_back(config, self._model_dir, self._task.p)
         if config.enable_full_sync_training:
             return self._create_for_ranks()
+        if config.enable_partial_sync_training:
+            return self._create_beside_servers()
         splits = self._training.splits
         if splits is not None:
             # What is read and what not, the splits say.
@@ -231,16 +254,34 @@ class TrainingHooks:
             first.append(checkpoint_helper.create_restorer_hook())
         return HookLists(tuple(first), (MeetBeforeRestoreHook(),), tuple(chief_hooks))
 
-    def _go_back(self) -> None:
-        """Has the chief start from `restore_ckpt`, before anybody asks for the last checkpoint."""
-        config = self._config
-        if not (self._is_chief and self._model_dir and isinstance(config, StartSettings)):
-            return
-        # Together with a directory it chooses there, and that was done before.
-        if config.restore_dir or not config.restore_ckpt:
-            return
-        save.prepare_model_dir(self._model_dir, self._task.p)
-        restore_override.go_back(self._model_dir, config.restore_ckpt)
+    def _create_beside_servers(self) -> HookLists:
+        """Returns the hooks of a worker that does steps with the others, over tables on servers."""
+        checkpoint_helper = WorkerCkptHelper(self._model_dir, self._config.index, with_model=True)
+        first: list[tf.compat.v1.train.SessionRunHook] = [
+            SetCurrentSessionHook(),
+            own_variables.TakeFromChiefHook(),
+            checkpoint_helper.create_restorer_hook(),
+        ]
+        agreement = None
+        if self._rank_flags is not None:
+            save.check_rank_saves(self._task.p)
+            assert self._training.stop_hook is not None
+            agreement = AgreementHook(self._rank_flags, self._training.stop_hook)
+            self._training.agreement = agreement
+        agreements = [] if agreement is None else [agreement]
+        context = self._make_save_context(None, checkpoint_helper, agreement)
+        if not self._is_chief:
+            follower = save.create_follower_hook(context)
+            # At the end it has everything pushed, too, and says so, before the chief saves.
+            return HookLists((*first, *self._step_gate.hooks, *agreements, follower), (), ())
+        chief_hooks = [
+            *self._step_gate.hooks,
+            self.create_restore_hook(is_training=True),
+            *agreements,
+            *save.create_save_hooks(context),
+            *self._create_metric_hooks(),
+        ]
+        return HookLists(tuple(first), (), tuple(chief_hooks))
 
     def _push_before_save(self, action: str, session: tf.compat.v1.Session) -> None:
         """Pushes what a worker that waits for a save has not; the chief has when this is called."""

@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 from absl import flags
 
+from monolith import errors
 from monolith.checkpoint.changed_model import OnChange
 from monolith.checkpoint.saver import PartialRecoverySaver
 from monolith.data import division, seekable
@@ -31,14 +32,17 @@ from monolith.graph import collectives, export_mode, mpi, task_context
 from monolith.graph.mode_keys import ModeKeys
 from monolith.model.batch import InputFeatures
 from monolith.model.task import NativeTask
-from monolith.serving.sync.client_ops import create_parameter_sync_clients
+from monolith.serving.sync.client_ops import (
+    create_parameter_sync_clients,
+    parameter_sync_client_from_config,
+)
 from monolith.tensor import look_ahead, messages, prefetch
 from monolith.training.config import supported
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.graph.estimator import GraphRunConfig, GraphSpec
 from monolith.training.hooks import end_of_input, serving_sync
 from monolith.training.hooks.input_splits import InputSplits
-from monolith.training.hooks.rank_flags import AgreementHook, RankFlags
+from monolith.training.hooks.rank_flags import AgreementHook, RankFlags, StopTogetherHook
 from monolith.training.hooks.step_counts import collect_batch_size
 from monolith.training.hooks.step_gate import StepGate
 from monolith.training.hooks.sync import Others
@@ -48,6 +52,7 @@ from monolith.training.tables import (
     create,
     export,
     layouts,
+    own_variables,
     partial_init,
 )
 from monolith.training.tables.collect import FeatureConfigs
@@ -72,7 +77,7 @@ def is_chief(config: CpuTrainingConfig) -> bool:
     """Returns whether a process is the worker that restores and saves."""
     if config.server_type != "worker":
         return False
-    if config.enable_sync_training or config.enable_partial_sync_training:
+    if config.enable_full_sync_training:
         return mpi.get_mpi_rank() == 0
     return config.index == 0
 
@@ -129,6 +134,8 @@ class CpuTraining:
         self.splits: InputSplits | None = None
         #: Of several ranks, once their graph is built: what they have agreed upon.
         self.agreement: AgreementHook | None = None
+        #: Of workers that do steps together beside servers: what notes signals.
+        self.stop_hook: StopTogetherHook | None = None
         self._config = copy.deepcopy(config)
         self._serving_config = _make_serving_config_from_training_config(self._config)
         with task_context.with_ctx(make_native_task_context(self._config, sync_backend)):
@@ -172,7 +179,7 @@ class CpuTraining:
     @property
     def handles_end_of_input(self) -> bool:
         """Whether the model function knows what an `EofAwareTask` says of a batch."""
-        return self._config.enable_full_sync_training and bool(self._collected.feature_to_table)
+        return self._config.enable_sync_training and bool(self._collected.feature_to_table)
 
     def create_serving_input_receiver_fn(self) -> Callable[[], Any] | None:
         """Returns that of the task."""
@@ -226,6 +233,11 @@ class CpuTraining:
         A task without embeddings gets its own function back, and no hooks.
         """
         if not self._collected.feature_to_table:
+            if self._config.enable_partial_sync_training:
+                raise errors.ConfigError(
+                    "`enable_partial_sync_training` is True, but the model has no embeddings that "
+                    "would be on servers; set `enable_sync_training` alone."
+                )
             self._task.ctx.feature_factory = None
             self._task.ctx.layout_factory = None
             self._task.ctx.async_function_mgr = prefetch.AsyncFunctionMgr(is_async=False)
@@ -257,7 +269,11 @@ class CpuTraining:
             config, self._slot_to_occurrence_threshold, table_configs
         )
         sync_clients = None
-        if mode == ModeKeys.TRAIN and serving_sync.is_synced(self.config):
+        if mode == ModeKeys.TRAIN and config.enable_full_sync_training:
+            if self._sync_backend is not None:
+                # `ParameterSyncHook` finds it by this name.
+                sync_clients = [parameter_sync_client_from_config(name_suffix=str(config.index))]
+        elif mode == ModeKeys.TRAIN and serving_sync.is_synced(self.config):
             sync_clients = create_parameter_sync_clients(self.config.num_ps)
         hash_table = create.create_hash_table(
             config,
@@ -269,12 +285,20 @@ class CpuTraining:
         )
         async_functions = prefetch.AsyncFunctionMgr(is_async=config.enable_variable_postpush)
         flags: RankFlags | None = None
+        is_partial = config.enable_partial_sync_training and mode == ModeKeys.TRAIN
         if isinstance(hash_table, RankedTable):
             model_features, is_last, flags = self._provide_ranked_embeddings(
                 features, hash_table, async_functions, (is_last, is_idle)
             )
         else:
-            model_features = self._provide_embeddings(features, mode, hash_table, async_functions)
+            end = {} if is_last is None else {_IS_LAST: is_last, ranks.IS_IDLE: is_idle}
+            model_features, end = self._provide_embeddings(
+                features, mode, hash_table, async_functions, end
+            )
+            is_last, is_idle = end.get(_IS_LAST), end.get(ranks.IS_IDLE)
+            if is_partial:
+                flags = _agree_in_steps(is_last, is_idle)
+                collectives.average_gradients(rows=False)
         with self._variable_scope():
             spec = self._task.create_model_fn()(
                 features=model_features, mode=mode, config=run_config
@@ -315,11 +339,13 @@ class CpuTraining:
         own = hooks.create_for_training()
         if config.partial_recovery and config.num_ps > 0:
             spec = spec._replace(scaffold=partial_init.create_scaffold(spec.scaffold))
+        if is_partial and not is_chief(config):
+            spec = spec._replace(scaffold=own_variables.create_scaffold(spec.scaffold))
         if flags is not None and is_last is not None:
             end_hook = end_of_input.EofHook(is_last, [spec.train_op, spec.loss], flags)
             spec = spec._replace(training_hooks=(end_hook, *spec.training_hooks))
         # Ranks push late before they save, and all save.
-        has_pushes = config.enable_full_sync_training or is_chief(config)
+        has_pushes = config.enable_sync_training or is_chief(config)
         return spec._replace(
             training_hooks=(
                 *own.first,
@@ -353,11 +379,7 @@ class CpuTraining:
             bundle |= {_IS_LAST: end[0], ranks.IS_IDLE: end[1]}
         embeddings, bundle = hash_table.lookup(bundle, pack)
         is_last, is_idle = bundle.get(_IS_LAST), bundle.get(ranks.IS_IDLE)
-        flags: RankFlags | None = None
-        if is_last is not None:
-            flags = end_of_input.announce(is_last, is_idle)
-        elif collectives.size() > 1:
-            flags = RankFlags()
+        flags = _agree_in_steps(is_last, is_idle)
         collectives.average_gradients()
         ids, others = RankedInput.get_features(bundle)
         _collect_dequeued(ids, others)
@@ -380,11 +402,20 @@ class CpuTraining:
         mode: str,
         hash_table: BaseMultiTypeHashTable,
         async_functions: prefetch.AsyncFunctionMgr,
-    ) -> InputFeatures:
-        """Looks up all embeddings, makes the task's context and returns what its model sees."""
+        end: dict[str, tf.Tensor],
+    ) -> tuple[InputFeatures, dict[str, tf.Tensor]]:
+        """Looks up all embeddings, and makes the task's context.
+
+        Returns:
+            What the model sees, and `end`, which says whether the batch is the last one: of the
+            batch that the model sees.
+        """
         collect.check_features(features, self._collected.feature_to_table)
         names = self._collected.feature_to_table
         ids = {name: features[name] for name in names}
+        if end:
+            # What a worker repeats that has no data left is not trained on.
+            ids = {name: _empty_if(end[ranks.IS_IDLE], value) for name, value in ids.items()}
         others = {name: value for name, value in features.items() if name not in names}
         # Without a training session there is nobody to fill the queue.
         capacity = self.config.embedding_prefetch_capacity if mode == ModeKeys.TRAIN else 0
@@ -393,16 +424,17 @@ class CpuTraining:
                 self._task,
                 hash_table,
                 ids,
-                others,
+                {**others, **end},
                 async_functions,
                 prefetch_capacity=capacity,
                 async_push=self.config.enable_embedding_postpush,
             )
+            end = {name: others.pop(name) for name in end}
             _collect_dequeued(ids, others)
-            return InputFeatures({**others, **ids})
+            return InputFeatures({**others, **ids}), end
         embeddings = _lookup_embedding_ids(hash_table, ids)
-        (embeddings, ids, others), queue = prefetch.enqueue_dicts_with_queue_return(
-            (embeddings, ids, others), capacity=look_ahead.get_queue_capacity(capacity)
+        (embeddings, ids, others, end), queue = prefetch.enqueue_dicts_with_queue_return(
+            (embeddings, ids, others, end), capacity=look_ahead.get_queue_capacity(capacity)
         )
         if queue is not None:
             hash_table.add_queue_hook(look_ahead.LookAheadHook(queue, capacity))
@@ -421,13 +453,16 @@ class CpuTraining:
             async_push=self.config.enable_embedding_postpush,
             update_options=create.get_update_options(self.config),
         )
-        return InputFeatures({**others, **embeddings})
+        return InputFeatures({**others, **embeddings}), end
 
     @contextlib.contextmanager
     def _variable_scope(self) -> Iterator[None]:
         """Variables are cached and split over servers, as the config says."""
         config = self.config
         with contextlib.ExitStack() as stack:
+            if config.enable_partial_sync_training:
+                yield  # Every worker has all of them itself.
+                return
             if config.enable_variable_prefetch:
                 stack.enter_context(
                     tf.variable_creator_scope(cached_variables.cached_variable_creator)
@@ -447,7 +482,7 @@ class CpuTraining:
             yield
 
     def _create_variable_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
-        if not self.config.enable_variable_prefetch:
+        if not self.config.enable_variable_prefetch or self.config.enable_partial_sync_training:
             return []
         return [cached_variables.FetchAllCachedVariablesHook()]
 
@@ -466,6 +501,24 @@ def _fill_in(config: CpuTrainingConfig, task: NativeTask) -> None:
     # For input functions that ask flags which part they are to build.
     FLAGS.dataset_worker_idx = config.index
     FLAGS.dataset_num_workers = config.num_workers
+
+
+def _agree_in_steps(is_last: tf.Tensor | None, is_idle: tf.Tensor | None) -> RankFlags | None:
+    """Returns what ranks tell each other in a step; None if there is only one."""
+    if is_last is not None:
+        return end_of_input.announce(is_last, is_idle)
+    return RankFlags() if collectives.size() > 1 else None
+
+
+def _empty_if(condition: tf.Tensor, ids: tf.RaggedTensor) -> tf.RaggedTensor:
+    """Returns ids, or as many lists with nothing in them."""
+    if ids.ragged_rank > 1:
+        inner = _empty_if(condition, ids.values)
+    else:
+        values = ids.values
+        inner = values[: tf.where(condition, 0, tf.shape(values)[0])]
+    splits = tf.where(condition, tf.zeros_like(ids.row_splits), ids.row_splits)
+    return tf.RaggedTensor.from_row_splits(inner, splits, validate=False)
 
 
 def _make_local_config(config: CpuTrainingConfig) -> CpuTrainingConfig:

@@ -118,6 +118,8 @@ def test_other_settings_are_not_refused(name):
     setattr(config, name, not default if isinstance(default, bool) else default)
     if name in (*supported._ONLY_IN_SYNC, "enable_sync_training"):
         config.enable_sync_training = config.reorder_fids_in_data_pipeline = True
+    if name == "enable_partial_sync_training":
+        config.enable_sync_training, config.num_ps = True, 1
     supported.check_settings(config)
 
 
@@ -140,6 +142,10 @@ def test_a_synchronous_job_is_one_everywhere():
         with pytest.raises(errors.ConfigError, match=f"`{name}` are both True"):
             supported.check_settings(config)
         setattr(config, name, False)
+    config.sync_to = "file:/servers"
+    with pytest.raises(errors.ConfigError, match=r"`sync_to` is 'file:/servers', but ranks"):
+        supported.check_settings(config)
+    config.sync_to = None
     config.num_ps = 2
     with pytest.raises(errors.ConfigError, match=r"^`num_ps` is 2, but in a synchronous job"):
         supported.check_ranks(config)
@@ -148,6 +154,31 @@ def test_a_synchronous_job_is_one_everywhere():
         supported.check_ranks(config)
     with pytest.raises(errors.ConfigError, match=r"^`enable_sync_training` is False"):
         supported.check_ranks(RunnerConfig())
+
+
+def test_partial_sync_training_is_for_workers_beside_servers():
+    config = RunnerConfig(enable_partial_sync_training=True)
+    with pytest.raises(errors.ConfigError, match="`enable_sync_training` is False, but it says"):
+        supported.check_settings(config)
+    config.enable_sync_training = True
+    with pytest.raises(errors.ConfigError, match="`num_ps` is 0, but it is for tables on"):
+        supported.check_settings(config)
+    config.num_ps = 2
+    supported.check_settings(config)
+    supported.refuse_ranks(config)
+    for name in ("partial_recovery", "enable_dynamic_sharding", "enable_realtime_training"):
+        setattr(config, name, True)
+        with pytest.raises(errors.ConfigError, match=f"`{name}` are both True, which workers"):
+            supported.check_settings(config)
+        setattr(config, name, False)
+    config.sync_to = "file:/servers"
+    with pytest.raises(errors.ConfigError, match=r"`sync_to` is 'file:/servers', but such a job"):
+        supported.check_settings(config)
+    config.sync_to, config.mode = None, "eval"
+    with pytest.raises(errors.ConfigError, match="`mode` is 'eval', but workers do steps"):
+        supported.check_settings(config)
+    with pytest.raises(errors.ConfigError, match=r"^`enable_partial_sync_training` is True, but"):
+        supported.check_local(config)
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,17 @@ class TestDescriptions:
         with tf.Graph().as_default() as graph:
             tf.compat.v1.get_variable("kernel", [2, 3])
             tf.compat.v1.get_variable("other", [], trainable=False)
-            assert plan.describe_variables(graph) == {"kernel": "float32 (2, 3) on "}
+            assert plan.describe_variables(graph) == {"kernel": "float32 (2, 3)"}
+
+    def test_variables_on_servers_must_be_on_the_same(self):
+        with tf.Graph().as_default() as graph:
+            for job in ("ps", "worker"):
+                with tf.device(f"/job:{job}/task:1"):
+                    tf.compat.v1.get_variable(f"at_{job}", [2])
+            assert plan.describe_variables(graph) == {
+                "at_ps": "float32 (2,) on /job:ps/task:1",
+                "at_worker": "float32 (2,)",
+            }
 
     def test_settings(self):
         config = cpu.CpuTrainingConfig(num_ps=2, num_workers=3)

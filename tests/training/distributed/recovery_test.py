@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 from monolith.cluster import heartbeat
+from monolith.cluster.discovery import MLPServiceDiscovery
 from monolith.cluster.discovery_file import FileServiceDiscovery
 from monolith.cluster.members import MemberConflictError, Membership, MemberState
 from monolith.training.config.job import DistributedCpuTrainingConfig
@@ -168,10 +169,33 @@ class TestChoice:
             self.wait(tmp_path, worker)
 
 
-def test_servers_are_listed_at_their_index(tmp_path):
-    discovery = FileServiceDiscovery(str(tmp_path), stale_after_secs=None)
-    cluster, _ = make_cluster("c:1")
-    assert recovery.list_all_servers(discovery, cluster) is cluster
-    discovery.register("ps", 2, "c:1")
-    discovery.register("ps", 0, "a:1")
-    assert recovery.list_all_servers(discovery, cluster)["ps"] == ["a:1", "0.0.0.0:1", "c:1"]
+class TestServersOfAJobThatIsOver:
+    def test_are_listed_at_their_index(self, tmp_path):
+        discovery = FileServiceDiscovery(str(tmp_path), stale_after_secs=None)
+        cluster, _ = make_cluster("c:1")
+        assert recovery.list_all_servers(discovery, cluster) is cluster
+        discovery.register("ps", 2, "c:1")
+        discovery.register("ps", 0, "a:1")
+        assert recovery.list_all_servers(discovery, cluster)["ps"] == ["a:1", "0.0.0.0:1", "c:1"]
+
+    def test_mlp_does_not_wait_for_those_that_are_gone(self, monkeypatch):
+        # Nobody listens at port 1, and a query would wait for an hour.
+        for name, value in (("ROLE", "worker"), ("PS_NUM", "1"), ("WORKER_NUM", "1")):
+            monkeypatch.setenv(f"MLP_{name}", value)
+        monkeypatch.setenv("MLP_PS_0_PRIMARY_HOST", "127.0.0.1")
+        monkeypatch.setenv("MLP_PS_0_PORT", "1")
+        monkeypatch.setenv("CLOUDNATIVE_INET_ADDR", "127.0.0.1")
+        cluster, _ = make_cluster("c:1")
+        found = recovery.list_all_servers(MLPServiceDiscovery(), cluster)
+        assert found["ps"] == ["127.0.0.1:1"]
+
+    def test_discovery_that_is_gone_is_no_failure(self, monkeypatch, tmp_path, caplog):
+        discovery = FileServiceDiscovery(str(tmp_path), stale_after_secs=None)
+        cluster, _ = make_cluster("c:1")
+
+        def fail(name):
+            raise ConnectionError("No such host.")
+
+        monkeypatch.setattr(discovery, "query", fail)
+        assert recovery.list_all_servers(discovery, cluster) is cluster
+        assert "the discovery does not say which servers there are: No such host." in caplog.text

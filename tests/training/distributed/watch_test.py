@@ -195,3 +195,114 @@ def test_a_step_fails(cluster, monkeypatch):
 
         with pytest.raises(NodeAliveCheckerError, match="was replaced"):
             run_for_ever()
+
+
+class TestWorkersThatDoStepsTogether:
+    """The chief looks after the other worker, and whoever cannot go on leaves the servers."""
+
+    @pytest.fixture
+    def watch(self, cluster):
+        cluster.listener = socket.create_server(("127.0.0.1", 0))
+        addr = f"127.0.0.1:{cluster.listener.getsockname()[1]}"
+        cluster.worker = Membership(cluster.model_dir, "worker", 1, addr, details={"attempt": 1})
+        cluster.worker.join()
+        heartbeat._stop_all()
+        server = cluster.server.record
+        watch = MemberWatch(
+            cluster.model_dir,
+            {server.address: server},
+            {},
+            cluster.chief,
+            cuts_all=True,
+            clock=lambda: cluster.now_sec,
+        )
+        watch.follow_workers([read_member(cluster.model_dir, "worker", 1)])
+        cluster.watch = watch
+        yield watch
+        cluster.listener.close()
+
+    @pytest.fixture
+    def client(self, cluster, watch):
+        """A connection to the server."""
+        with socket.create_connection(cluster.sockets[0].getsockname()) as client:
+            client.settimeout(0.1)
+            yield client
+
+    @staticmethod
+    def is_cut(client):
+        try:
+            return client.recv(1) == b""
+        except TimeoutError:
+            return False
+
+    def test_all_is_well(self, cluster, watch, client):
+        for _ in range(3):
+            cluster.look_after(9)
+            cluster.server.update()
+            cluster.worker.update(MemberState.RUNNING)
+        watch.check()
+        assert not self.is_cut(client)
+
+    def test_worker_that_is_gone(self, cluster, watch, client):
+        cluster.look_after(0)
+        cluster.listener.close()
+        cluster.look_after(7)
+        with pytest.raises(NodeAliveCheckerError, match=r"^worker 1 at .* is gone$"):
+            watch.check()
+        assert self.is_cut(client)
+
+    def test_what_is_tried_again_is_ended_again(self, cluster, watch, client):
+        cluster.take_place("worker", 1)
+        cluster.look_after(0)
+        with socket.create_connection(cluster.sockets[0].getsockname()) as another:
+            cluster.look_after(1)
+            assert another.recv(1) == b""
+        with pytest.raises(NodeAliveCheckerError, match=r"^worker 1 was replaced by one at d:1$"):
+            watch.check()
+
+    def test_worker_that_begins_anew(self, cluster, watch, client):
+        cluster.worker.update(details={"attempt": 2})
+        cluster.look_after(0)
+        with pytest.raises(NodeAliveCheckerError, match=r"^worker 1 at .* begins anew$"):
+            watch.check()
+        assert self.is_cut(client)
+
+    def test_worker_that_fails(self, cluster, watch, client):
+        cluster.worker.update(MemberState.FAILED, "There is no file.")
+        cluster.look_after(0)
+        with pytest.raises(NodeAliveCheckerError, match=r"has ended \(There is no file\)$"):
+            watch.check()
+        assert self.is_cut(client)
+
+    def test_worker_that_is_frozen(self, cluster, watch, client, caplog):
+        cluster.look_after(0)
+        cluster.server.update()
+        cluster.look_after(11)
+        watch.check()
+        assert "worker 1 at" in caplog.text
+        assert "is frozen: it takes connections but has been silent for 10 s" in caplog.text
+        assert not self.is_cut(client)
+
+    def test_worker_that_ends_first(self, cluster, watch, client):
+        cluster.worker.update(MemberState.FINISHED)
+        cluster.look_after(0)
+        # The chief is not in a step: both have done the last one.
+        cluster.look_after(100)
+        watch.check()
+        watch.begin_step()
+        cluster.server.update()
+        cluster.look_after(9)
+        watch.check()
+        cluster.look_after(2)
+        with pytest.raises(NodeAliveCheckerError, match=r"^worker 1 .* left while others go on$"):
+            watch.check()
+        assert self.is_cut(client)
+
+    def test_steps_that_end_are_no_reason(self, cluster, watch, client):
+        hook = watch.create_hook()
+        hook.before_run(None)
+        hook.after_run(None, None)
+        cluster.worker.update(MemberState.FINISHED)
+        cluster.look_after(0)
+        cluster.look_after(100)
+        watch.check()

@@ -101,6 +101,20 @@ class TestRanks:
         with Job(tmp_path / "logs") as job:
             yield job
 
+    @pytest.mark.parametrize("size", [2, 3])
+    def test_basic(self, job, tmp_path, size):
+        """The original's case: the steps of a rank are 1 + 2 + 3."""
+        ranks.start(job, size, "train_sums", str(tmp_path), [[1, 2, 3]] * size, False)
+        job.expect_success()
+        assert ranks.read_all(tmp_path, "sums", size) == [[6]] * size
+
+    @pytest.mark.parametrize("size", [2, 3])
+    def test_dict(self, job, tmp_path, size):
+        """Batches whose own key is one that marked batches have."""
+        ranks.start(job, size, "train_sums", str(tmp_path), [[1, 2, 3]] * size, False, True)
+        job.expect_success()
+        assert ranks.read_all(tmp_path, "sums", size) == [[6]] * size
+
     @pytest.mark.parametrize(
         "data",
         [

@@ -172,6 +172,21 @@ def test_speed_is_that_of_the_last_seconds(graph):
         assert collector.figures[-1].steps_per_sec == 4
 
 
+def test_the_last_save_does_not_count_as_training(graph):
+    clock, collector = Clock(), Collector(every=3)
+
+    class Saver(v1.train.SessionRunHook):
+        def end(self, session):
+            clock.now_sec += 600.0
+
+    run(
+        [Slow(clock, 0.5), Saver(), watch.WatchHook([collector], clock=clock)],
+        make_step(),
+        steps=40,
+    )
+    assert collector.last.steps_per_sec == 2
+
+
 def test_speed_of_a_model_without_heads(graph):
     clock, collector = Clock(), Collector()
     run([Slow(clock, 0.5), watch.WatchHook([collector], clock=clock)], make_step(), steps=3)

@@ -152,10 +152,9 @@ def test_only_a_worker_trains():
         make_training(cpu_training.CpuTrainingConfig(server_type="ps"))
 
 
-@pytest.mark.parametrize("setting", ["enable_partial_sync_training"])
-def test_settings_of_other_kinds_of_job_are_refused(setting):
-    with pytest.raises(errors.ConfigError, match=f"`{setting}` is True, which asks for"):
-        make_training(cpu_training.CpuTrainingConfig(**{setting: True}))
+def test_settings_of_other_kinds_of_job_are_refused():
+    with pytest.raises(errors.ConfigError, match="`enable_gpu_training` is True, which asks for"):
+        make_training(cpu_training.CpuTrainingConfig(enable_gpu_training=True))
 
 
 def test_local_train_needs_graph_mode():
