@@ -8,15 +8,23 @@
 // Nothing is opened by mistake: where the variable holds no address, or one that the socket cannot
 // have, the call fails. The library needs nothing but libc, since all children of the process get
 // it.
+//
+// It also gives TensorFlow the numbers by which a server tells requests apart. TensorFlow draws
+// them in a new thread for each step, from a generator with a seed of 32 bits; a server remembers
+// 100,000 of them, so once in about 2^32 / 100,000 = 43,000 steps one comes twice, and the step is
+// refused: "The same RunGraph (Worker) request was received twice". With 64 bits that does not
+// happen.
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 
 namespace {
@@ -147,3 +155,17 @@ int listen(int fd, int backlog) noexcept {
 const char* monolith_get_listen_address() noexcept { return GetWanted(); }
 
 }  // extern "C"
+
+namespace tsl {
+namespace random {
+
+// In place of TensorFlow's function of this name.
+uint64_t ThreadLocalNew64() {
+  uint64_t number = 0;
+  if (getrandom(&number, sizeof(number), 0) == sizeof(number)) return number;
+  using New64 = uint64_t (*)();
+  return FindNext<New64>("_ZN3tsl6random16ThreadLocalNew64Ev")();  // A kernel without that call.
+}
+
+}  // namespace random
+}  // namespace tsl

@@ -332,3 +332,30 @@ class TestCommand:
             narrow.main(["127.0.0.1"])
         assert raised.value.code == 1
         assert capsys.readouterr().out == ""
+
+
+def test_numbers_of_requests_are_not_drawn_from_32_bits():
+    # TensorFlow draws one for each step, in a new thread, from a seed of 32 bits.
+    code = """
+        import ctypes
+
+        class Info(ctypes.Structure):
+            _fields_ = [(n, ctypes.c_void_p) for n in ("file", "base", "name", "address")]
+
+        # As TensorFlow is loaded, what its calls find is what anybody finds first.
+        import tensorflow as tf
+
+        found = ctypes.CDLL(None)._ZN3tsl6random16ThreadLocalNew64Ev
+        info = Info()
+        assert ctypes.CDLL(None).dladdr(found, ctypes.byref(info))
+        print(ctypes.string_at(info.file).decode())
+        found.restype = ctypes.c_uint64
+        print(len({found() for _ in range(1000)}))
+        server = tf.distribute.Server.create_local_server()
+        with tf.Graph().as_default(), tf.compat.v1.Session(server.target) as session:
+            print("answer", session.run(tf.constant(7)))
+    """
+    environment = narrow.get_environment("127.0.0.1")
+    output = run(code, **environment)
+    assert "libmonolith_narrow.so\n1000\n" in output
+    assert "answer 7" in output

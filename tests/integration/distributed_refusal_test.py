@@ -64,32 +64,34 @@ def test_wrong_members_do_not_disturb_the_others(tmp_path, job):
         np.testing.assert_array_equal(counts[name], expected)
 
 
-def test_model_directory_that_is_not_shared(tmp_path, job):
+@pytest.mark.parametrize("name", ["worker-0", "worker-1"])
+def test_model_directory_that_is_not_shared(tmp_path, job, name):
     settings = counting.Settings(
         model_dir=str(tmp_path / "model"), num_ps=1, discovery="tf_config", shared_wait_sec=0.5
     )
-    plans = counting.plan_tf_config(settings)
     members = {
-        name: counting.start_member(
+        member: counting.start_member(
             job,
             settings,
             "worker",
             0,
-            name,
+            member,
             tf_config=tf_config,
-            model_dir=str(tmp_path / ("other" if name == "ps-0" else "model")),
+            model_dir=str(tmp_path / ("other" if member == "ps-0" else "model")),
+            # A chief that gives up dismisses the server, which the other worker then waits for.
+            shared_wait_sec=settings.shared_wait_sec if member == name else 10 * jobs.PATIENCE_SEC,
         )
-        for name, tf_config in plans.items()
+        for member, tf_config in counting.plan_tf_config(settings).items()
     }
-    for name in ("worker-0", "worker-1"):
-        expect_refusal(
-            members[name],
-            "monolith.errors.ConfigError: The parameter server at 127.0.0.1:",
-            "lives but has left no record in",
-            "all members must have the same model directory, on a disk that they share.",
-        )
-    # The chief has told the server, which it can reach, that the job is over.
-    assert members["ps-0"].wait() == 0
+    expect_refusal(
+        members[name],
+        "monolith.errors.ConfigError: The parameter server at 127.0.0.1:",
+        "lives but has left no record in",
+        "all members must have the same model directory, on a disk that they share.",
+    )
+    if name == "worker-0":
+        # The chief has told the server, which it can reach, that the job is over.
+        assert members["ps-0"].wait() == 0
 
 
 def test_port_in_use(tmp_path, job):

@@ -1,17 +1,18 @@
 """`distributed_train` with real processes: the cases that the original's own test has.
 
-Covers monolith/training/distributed/debugging.py and monolith/cli/row.py.
+Covers monolith/cli/row.py.
 """
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
-from support import jobs
+from support import counting, jobs
 from typer import testing
 
 from monolith import errors
@@ -129,6 +130,12 @@ class TestDistributedTrain:
                 1,
                 "monolith: Feature 'feature' has no row of id 2.\n",
             )
+            # An id above 2^63 is negative, which is no option of the command.
+            negative = run_row(model_dir, "feature", "-1")
+            assert (negative.exit_code, negative.output) == (
+                1,
+                "monolith: Feature 'feature' has no row of id -1.\n",
+            )
             unknown = run_row(model_dir, "test", "0")
             assert unknown.exit_code == 1
             assert "The job has no feature 'test'; it has feature." in unknown.output
@@ -164,6 +171,23 @@ class TestDistributedTrain:
                 process.kill()
                 process.wait()
         assert read_step(tmp_path) == 1
+
+
+def test_features_alone_are_written_by_all_workers(tmp_path):
+    settings = counting.Settings(model_dir=str(tmp_path / "model"), only_features=True, num_ps=1)
+    with jobs.Job(tmp_path / "logs") as job:
+        counting.start_member(job, settings, "ps", 0)
+        chief = counting.start_member(job, settings, "worker", 0)
+        # The job ends with its chief, so that it must not end while others write.
+        chief.wait_for_log("The chief waits for workers [1] to finish.")
+        worker = counting.start_member(job, settings, "worker", 1)
+        job.expect_success()
+    written = {
+        member.name: sum(map(int, re.findall(r"wrote (\d+) batches of features", member.log)))
+        for member in (chief, worker)
+    }
+    assert written == {"worker-0": 20, "worker-1": 20}
+    assert tf.train.latest_checkpoint(settings.model_dir) is None
 
 
 def run_row(*arguments):

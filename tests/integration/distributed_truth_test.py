@@ -47,6 +47,15 @@ class TestDiscovery:
         job.expect_success()
         check_counts(settings.model_dir, 50)
 
+    def test_mlp(self, settings, job):
+        for name, variables in counting.plan_mlp(settings).items():
+            # As with TF_CONFIG: what the config says of role and index does not count.
+            counting.start_member(
+                job, settings, "worker", 0, name, environment=variables, discovery="mlp"
+            )
+        job.expect_success()
+        check_counts(settings.model_dir, 50)
+
     @pytest.mark.external
     def test_zookeeper(self, settings, job, zookeeper_server):
         counting.start_job(job, settings, discovery="zk", zk_server=zookeeper_server.hosts)

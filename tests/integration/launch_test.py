@@ -5,6 +5,7 @@ monolith/training/launch/single.py and monolith/cluster/local/start.py.
 """
 
 import json
+import logging
 import os
 import pathlib
 import re
@@ -18,12 +19,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from cluster import consul_agent
-from support import launch_jobs
+from support import counting, launch_jobs
 
 import monolith as ml
 from monolith.cluster import members
-from monolith.cluster.local import nursery
+from monolith.cluster.local import nursery, processes
+from monolith.cluster.local import start as local_start
 from monolith.cluster.members import MemberState
+from monolith.training.distributed import plan
+from monolith.training.estimator import Estimator, RunConfig
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
@@ -137,6 +141,46 @@ print(len(list(estimator.predict(read))))
     # Workers see the end of the other's steps only when they come to their own next one.
     assert 6 <= int(step) <= 7
     assert int(number) == launch_jobs.NUM_EXAMPLES
+
+
+@pytest.mark.usefixtures("graph_mode")
+def test_the_estimator_of_a_task(tmp_path, others, caplog):
+    config = RunConfig(num_ps=2, num_workers=2, model_dir=str(tmp_path / "counting"))
+    estimator = Estimator(launch_jobs.PARAMS, config).train()
+    counts, steps = counting.read_counts(config.model_dir)
+    assert steps == 20
+    for name, expected in counting.count_expected(20).items():
+        np.testing.assert_array_equal(counts[name], expected)
+    assert len(members.read_members(config.model_dir)) == 4
+    with caplog.at_level(logging.INFO):
+        estimator.train(max_steps=20)
+    assert "nothing to train: step 20 is reached already" in caplog.text
+    assert estimator.get_step() == 20
+    assert set(nursery.find_descendants()) <= others
+
+
+def test_a_job_that_only_writes_features_says_so(tmp_path):
+    model_dir = tmp_path / "counting"
+    arguments = [f"{JOBS}:make_features", "--ps", 1, "--workers", 2, "--model-dir", model_dir]
+    code, output, log = finish(start(*arguments))
+    assert code == 0, log
+    assert output == f"The features of counting are in {model_dir}/features; nothing was trained.\n"
+    written = {path.name.partition("_")[0] for path in (model_dir / "features").iterdir()}
+    assert written == {"chief", "worker1"}
+    assert tf.train.latest_checkpoint(str(model_dir)) is None
+
+
+def test_members_have_the_code_that_was_loaded_before_the_first(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    with local_start.open_nursery() as made:
+        assert made.wait(PATIENCE_SEC) == processes.Ready()
+        member = made.start(JOBS, "tell_code", {})
+        while not isinstance(made.wait(PATIENCE_SEC), processes.Ended):
+            pass
+        told = json.loads(os.read(member.report, 1 << 16))
+        member.close()
+    # What is on disk: this process may have asked long ago, and somebody have edited since.
+    assert told == plan.describe_code.__wrapped__()
 
 
 def test_members_that_are_killed(tmp_path):

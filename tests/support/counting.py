@@ -58,7 +58,7 @@ class Settings:
     chief_timeout_secs: int = 60
     dims: int = DIM
     native: bool = True
-    # How members meet: "file", "tf_config" or "zk", and what that needs.
+    # How members meet: "file", "tf_config", "zk" or "mlp", and what that needs.
     discovery: str = "file"
     tf_config: str | None = None
     zk_server: str | None = None
@@ -71,6 +71,7 @@ class Settings:
     pretends_other_machine: bool = False
     metrics_port: int | None = None
     dynamic_splits: bool = False
+    only_features: bool = False
     # File that says which address workers see instead of a server's own.
     proxies: str | None = None
 
@@ -202,6 +203,7 @@ def run_member(settings):
         "file": ServiceDiscoveryType.FILE,
         "tf_config": ServiceDiscoveryType.PRIMUS,
         "zk": ServiceDiscoveryType.ZK,
+        "mlp": ServiceDiscoveryType.MLP,
     }
     config = RunnerConfig(
         server_type=settings.role,
@@ -225,6 +227,7 @@ def run_member(settings):
         inter_op_parallelism_threads=4,
         metrics_port=settings.metrics_port,
         enable_dynamic_sharding=settings.dynamic_splits,
+        only_feature_engineering=settings.only_features,
     )
     params = CountingTask.params().set(settings=settings)
     params.train.incremental_save_steps = settings.delta_steps
@@ -275,22 +278,16 @@ def start_job(job, settings, **changes):
     return started
 
 
-def start_member(job, settings, role, index, name=None, **changes):
+def start_member(job, settings, role, index, name=None, environment=None, **changes):
     """Starts one member."""
     settings = dataclasses.replace(settings, role=role, index=index, **changes)
     name = name or f"{role}-{index}"
-    return job.start(name, "support.counting", "run_member", settings)
+    return job.start(name, "support.counting", "run_member", settings, environment=environment)
 
 
 def plan_tf_config(settings):
     """Returns the TF_CONFIG of each member, on ports that are free now."""
-    sockets = [
-        socket.create_server(("127.0.0.1", 0))
-        for _ in range(settings.num_ps + settings.num_workers)
-    ]
-    addrs = [f"127.0.0.1:{skt.getsockname()[1]}" for skt in sockets]
-    for skt in sockets:
-        skt.close()
+    addrs = [f"127.0.0.1:{port}" for port in find_ports(settings.num_ps + settings.num_workers)]
     ps, (chief, *workers) = addrs[: settings.num_ps], addrs[settings.num_ps :]
     cluster = {"ps": ps, "chief": [chief], "worker": workers}
     tasks = {f"ps-{i}": ("ps", i) for i in range(len(ps))} | {"worker-0": ("chief", 0)}
@@ -299,3 +296,36 @@ def plan_tf_config(settings):
         name: json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})
         for name, (role, index) in tasks.items()
     }
+
+
+def plan_mlp(settings):
+    """Returns the variables with which MLP tells each member of its place."""
+    places = [("ps", i) for i in range(settings.num_ps)]
+    places += [("worker", i) for i in range(settings.num_workers)]
+    ports = dict(zip(places, find_ports(len(places)), strict=True))
+    common = {
+        "MLP_PS_NUM": str(settings.num_ps),
+        "MLP_WORKER_NUM": str(settings.num_workers),
+        "CLOUDNATIVE_INET_ADDR": "127.0.0.1",
+    }
+    for (role, index), port in ports.items():
+        common[f"MLP_{role.upper()}_{index}_PRIMARY_HOST"] = "127.0.0.1"
+        common[f"MLP_{role.upper()}_{index}_PORT"] = str(port)
+    return {
+        f"{role}-{index}": {
+            **common,
+            "MLP_ROLE": role,
+            "MLP_ROLE_INDEX": str(index),
+            "MLP_PORT": str(port),
+        }
+        for (role, index), port in ports.items()
+    }
+
+
+def find_ports(count):
+    """Returns ports that are free now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [skt.getsockname()[1] for skt in sockets]
+    for skt in sockets:
+        skt.close()
+    return ports

@@ -76,6 +76,7 @@ def _what_is_known(rng: random.Random, tensor: Value) -> Any:
     return "nothing" if how == "some" else how
 
 
+_ODD_FLOATS = [0.0, -1.0, 2.0, math.nan, math.inf]
 _ODD_TYPES = ["float32", "int64", "string", "resource", "variant"]
 _ODD_STATIC_SHAPES: list[list[int | None]] = [
     *([size] for size in (None, 0, 1, 3, 2**31, 2**62)),
@@ -202,6 +203,8 @@ class _Planner:
             if "config" in name and rng.random() < 0.8:
                 return odd_config(rng, now)
             return rng.choice(values.ODD_BYTES)
+        if attr.type == "float":
+            return rng.choice(_ODD_FLOATS)
         if attr.type == "type":
             return rng.choice(_ODD_TYPES)
         if attr.type == "shape":
@@ -215,6 +218,7 @@ class _Planner:
         make = {
             "int": lambda: rng.choice(values.ODD_INTS),
             "bool": lambda: rng.random() < 0.5,
+            "float": lambda: rng.choice(_ODD_FLOATS),
             "string": lambda: rng.choice(values.ODD_BYTES),
             "type": lambda: rng.choice(_ODD_TYPES),
             "shape": lambda: rng.choice([None, [], *_ODD_STATIC_SHAPES, *values.ODD_SHAPES]),

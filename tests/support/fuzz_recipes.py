@@ -151,6 +151,15 @@ def _rowids(rng):
     return {"splits": ints(splits_of([some(rng) for _ in range(rng.randrange(5))]))}, {}
 
 
+@recipe("MonolithJoinIds")
+def _join_ids(rng):
+    n = rng.randrange(1, 4)
+    sizes = [[some(rng) for _ in range(rng.randrange(4))] for _ in range(n)]
+    ids = [ints(some_ids(rng, sum(each))) for each in sizes]
+    splits = [ints(splits_of(each) if rng.random() < 0.5 else []) for each in sizes]
+    return {"ids": ids, "splits": splits}, {"salts": some_ids(rng, n)}
+
+
 @recipe("MonolithUniqueKeyWithValueAndOffset")
 def _unique(rng):
     dims = [rng.randrange(1, 4) for _ in range(rng.randrange(4))]
@@ -190,6 +199,94 @@ def _parse(rng):
         "convert_v1": rng.random() < 0.5,
         "skip_damaged": rng.random() < 0.8,
     }
+
+
+def _rows(rng):
+    record_format = rng.choice(["instance", "example"])
+    records = [rng.choice(_RECORDS) for _ in range(some(rng))]
+    return {"rows": strings(*records)}, {"format": record_format}
+
+
+@recipe("MonolithRowHasFids")
+def _has_fids(rng):
+    inputs, attributes = _rows(rng)
+    lists = ("filter_fids", "any_fids", "select_fids", "has_actions", "select_slots")
+    attributes |= {name: [rng.choice([0, 1, -1, 1 << 54])][: rng.randrange(2)] for name in lists}
+    return inputs, {**attributes, "req_time_min": rng.choice([0, 1, -1])}
+
+
+@recipe("MonolithRowHasValue")
+def _has_value(rng):
+    inputs, attributes = _rows(rng)
+    field, kind = rng.choice(
+        [
+            ("uid", "uint64"),
+            ("actions", "int64"),
+            ("sample_rate", "float"),
+            ("cid", "string"),
+        ]
+    )
+    comparison = rng.choice(["eq", "neq", "in", "not-in", "any", "all", "diff"])
+    operands = {"float": {"floats": [1.0]}, "string": {"strings": ["a"]}}
+    return inputs, {
+        **attributes,
+        "field_name": field,
+        "kind": kind,
+        "comparison": comparison,
+        "keep_empty": rng.random() < 0.5,
+        "is_feature": rng.random() < 0.2 and attributes["format"] == "example",
+        **operands.get(kind, {"integers": [1]}),
+    }
+
+
+@recipe("MonolithRowHasLabel")
+def _has_label(rng):
+    inputs, attributes = _rows(rng)
+    thresholds = [0.5] * rng.randrange(3)
+    return inputs, {**attributes, "thresholds": thresholds, "filter_equal": rng.random() < 0.5}
+
+
+@recipe("MonolithRowSample")
+def _sample_rows(rng):
+    inputs, attributes = _rows(rng)
+    return inputs, {
+        **attributes,
+        "drop_rate": rng.choice([0.0, 0.5, 1.0]),
+        "label_index": rng.randrange(2),
+        "threshold": 0.5,
+        "action_priority": [1, 2],
+        "rate_actions": [1],
+        "rates": [0.5],
+    }
+
+
+@recipe("MonolithRowAddAction")
+def _add_action(rng):
+    inputs, attributes = _rows(rng)
+    shape = inputs["rows"].shape
+    where = Array("bool", shape, tuple(rng.random() < 0.5 for _ in range(shape[0])))
+    return {**inputs, "where": where}, {**attributes, "action": rng.choice([0, 1, -1])}
+
+
+@recipe("MonolithRowAddLabels")
+def _add_labels(rng):
+    inputs, attributes = _rows(rng)
+    return inputs, {
+        **attributes,
+        "positive_actions": [1, 2, 3],
+        "num_positive": [2, 1],
+        "negative_actions": [4],
+        "num_negative": [0, 1],
+        "rates": [0.5, 1.0],
+        "negative_value": 0.0,
+        "sample_rate": 0.5,
+    }
+
+
+@recipe("MonolithRowScatterLabel")
+def _scatter_label(rng):
+    inputs, attributes = _rows(rng)
+    return inputs, {**attributes, "channels": [0, 7], "indices": [1, rng.choice([0, 1, 5])]}
 
 
 # The ids [1, 2, 1] of a table of dim 2 and [3] of one of dim 3: distinct 1, 2 and 3.

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 from support import fuzz_resources as resources
+from support import packed_rows
 from support.fuzz_recipes import recipe, some, some_ids, splits_of
 from support.fuzz_values import Array, Handle, Path, Paths, Value, floats, ints, scalar, strings
 
@@ -93,7 +94,8 @@ def _sync_take(rng):
         "targets": _some_targets(rng),
         "assign_signature": scalar(b"hashtable_assign", "string"),
     }
-    return inputs, {"max_bytes": rng.choice([1, 40, 1 << 20]), "max_requests": rng.choice([1, 3])}
+    attrs = {"max_bytes": rng.choice([1, 40, 1 << 20]), "max_requests": rng.choice([1, 3])}
+    return inputs, {**attrs, "packed": rng.random() < 0.5}
 
 
 @recipe("MonolithParameterSyncSettle")
@@ -295,6 +297,21 @@ def _set_rows(rng: random.Random) -> dict[str, Value]:
 @recipe("MonolithMultiHashTableAssign", "MonolithMultiHashTableAssignAdd")
 def _set_assign(rng):
     return {**_set_rows(rng), "update_time": some_time(rng)}, {}
+
+
+@recipe("MonolithTableUnpackRows")
+def _unpack_rows(rng):
+    handle, dims = _some_set(rng)
+    sizes = [some(rng) for _ in dims]
+    # All rows are floats, and the forms of the tables are those of their dims.
+    num_bytes = sum(4 * n * dim for n, dim in zip(sizes, dims, strict=True))
+    packed = [rng.randrange(256) for _ in range(num_bytes)]
+    return {
+        "handle": handle,
+        "id_split": ints(splits_of(sizes)),
+        "packed": ints(packed, dtype="uint8"),
+        "form": ints([packed_rows.make_form(packed_rows.FP32, dim) for dim in dims]),
+    }, {}
 
 
 @recipe("MonolithMultiHashTableErase")

@@ -16,7 +16,7 @@ def make_model(num_examples, held_out=40_960):
     return MovieModel(world, held_out=held_out)
 
 
-def run_member(model_dir, role, index, num_examples):
+def run_member(model_dir, role, index, num_examples, settings=None):
     from monolith.cluster.discovery_base import ServiceDiscoveryType
     from monolith.training.estimator import Estimator
     from monolith.training.runner import RunnerConfig
@@ -35,5 +35,6 @@ def run_member(model_dir, role, index, num_examples):
         intra_op_parallelism_threads=2,
         inter_op_parallelism_threads=4,
         disable_native_metrics=True,
+        **(settings or {}),
     )
     Estimator(make_model(num_examples), config).train()

@@ -40,6 +40,7 @@ class ReadingTask(NativeTask):
         p.define("files", [], "What to read.")
         p.define("python", False, "Whether a Python function is part of the input.")
         p.define("stall_at", None, "Number for which the input has to wait.")
+        p.define("num_ids", 100, "How many rows a prediction looks up.")
         p.name = "reading"
         return p
 
@@ -58,7 +59,8 @@ class ReadingTask(NativeTask):
 
         def input_fn():
             if mode == ModeKeys.PREDICT:
-                ids = tf.ragged.constant([[i] for i in range(100)], dtype=tf.int64)
+                ids = tf.reshape(tf.range(self.p.num_ids, dtype=tf.int64), [-1, 1])
+                ids = tf.RaggedTensor.from_tensor(ids)
                 return tf.data.Dataset.from_tensors({"feature": ids})
             return tf.data.TextLineDataset(self.p.files).map(parse)
 
@@ -137,9 +139,11 @@ def train(model_dir, files, steps=None, *, hooks=(), task=None, params=None, pat
     return read.numbers
 
 
-def read_rows(model_dir):
+def read_rows(model_dir, num_ids=100):
     """Returns how often each number was trained on, as the tables of the last checkpoint say."""
-    training = cpu.CpuTraining(CpuTrainingConfig(), ReadingTask.params().instantiate())
+    task = ReadingTask.params()
+    task.set(num_ids=num_ids)
+    training = cpu.CpuTraining(CpuTrainingConfig(), task.instantiate())
     estimator = GraphEstimator(
         training.create_model_fn(), config=GraphRunConfig(model_dir=os.fspath(model_dir))
     )

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import tensorflow as tf
 from support import reading
 
@@ -26,6 +27,7 @@ class StreamTask(reading.ReadingTask):
         p = super().params()
         p.define("kind", "tail", "What stream.")
         p.define("arguments", {}, "Of the stream.")
+        p.define("log", "", "File that gets the ids of each step, one step per line.")
         return p
 
     def create_input_fn(self, mode):
@@ -40,27 +42,32 @@ class StreamTask(reading.ReadingTask):
 
         return lambda: stream().map(add_number)
 
+    def create_model_fn(self):
+        make_spec = super().create_model_fn()
 
-class IdsHook(v1.train.SessionRunHook):
-    """Writes the ids of each step to a file, one step per line."""
+        def write(ids):
+            with open(self.p.log, "a") as file:
+                file.write(" ".join(map(str, ids.tolist())) + "\n")
+            return np.int64(len(ids))
 
-    def __init__(self, path):
-        self._path = path
+        def model_fn(features, mode, config):
+            spec = make_spec(features, mode, config)
+            if mode == ModeKeys.PREDICT:
+                return spec
+            # In the step, not in a hook: hooks that save come first, and a step that was not saved
+            # is just the one that is trained on again.
+            with tf.control_dependencies([spec.train_op]):
+                written = tf.numpy_function(write, [features["number"]], tf.int64)
+            return spec._replace(train_op=written.op)
 
-    def before_run(self, run_context):
-        ids = run_context.session.graph.get_collection("read_numbers")[0]
-        return v1.train.SessionRunArgs(ids)
-
-    def after_run(self, run_context, run_values):
-        with open(self._path, "a") as file:
-            file.write(" ".join(map(str, run_values.results.tolist())) + "\n")
+        return model_fn
 
 
 def train(model_dir, log, kind, arguments):
     task = StreamTask.params()
-    task.set(kind=kind, arguments=arguments)
+    task.set(kind=kind, arguments=arguments, log=os.fspath(log))
     config = CpuTrainingConfig(save_checkpoints_steps=1)
-    cpu.local_train_internal(task, config, os.fspath(model_dir), user_hooks=[IdsHook(log)])
+    cpu.local_train_internal(task, config, os.fspath(model_dir), steps=None)
 
 
 def start_child(**job):

@@ -47,15 +47,18 @@ def main(arguments: Sequence[str]) -> None:
     """Runs until the launcher is gone.
 
     Args:
-        arguments: A JSON object: `descriptor` of the socket, `preload`, names of modules, and
-            `directory`, which is removed at the end.
+        arguments: A JSON object: `descriptor` of the socket, `preload`, names of modules, or
+            `module:function` to be called once, and `directory`, which is removed at the end.
     """
     settings = json.loads(arguments[0])
     with socket.socket(fileno=settings["descriptor"]) as link:
         _prepare()
         with silence():
             for name in settings["preload"]:
-                importlib.import_module(name)
+                module, _, function = name.partition(":")
+                loaded = importlib.import_module(module)
+                if function:
+                    getattr(loaded, function)()
         try:
             _Nursery(link).run()
         finally:

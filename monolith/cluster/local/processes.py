@@ -87,7 +87,8 @@ class Nursery:
     """A nursery, see `monolith.cluster.local.nursery`; a context that leaves no process behind.
 
     Args:
-        preload: Modules that members need; importing them must start no thread.
+        preload: Modules that members need, or `module:function` to call one, too, before any member
+            is there; that must start no thread.
         environment: Variables of the environment, beside those of this process.
         given: What all members can read, from a descriptor.
         without: Variables of this process that they do not get.

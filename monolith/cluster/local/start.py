@@ -54,14 +54,17 @@ def open_nursery(given: bytes = b"") -> Iterator[Nursery]:
         "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
     }
     # They are members of this job, not of the one that a scheduler may have told this process of.
-    with Nursery([_MEMBER], environment, given, without=["TF_CONFIG"]) as nursery:
+    preload = [f"{_MEMBER}:load_code"]
+    with Nursery(preload, environment, given, without=["TF_CONFIG"]) as nursery:
         yield nursery
 
 
 def ask(
     nursery: Nursery, process: Mapping[str, Any], target: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Returns what a member finds out about a target: name, model_dir, num_ps, num_workers.
+    """Returns what a member finds out about a target.
+
+    That is its name, model_dir, num_ps, num_workers, and only_features: whether nothing is trained.
 
     Raises:
         ConfigError: It cannot be trained, and why.
