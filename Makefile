@@ -7,7 +7,7 @@ WORKERS ?= 2
 CPP_SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
 NATIVE_SOURCES := CMakeLists.txt $(CPP_SOURCES) $(shell find csrc proto -name '*.proto' -o -name CMakeLists.txt)
 
-.PHONY: setup native wheel demo test system-packages test-fast test-core test-asan test-tsan fuzz fuzz-asan lint format bench bench-table bench-checkpoint bench-dense bench-prefetch docs site bench-small bench-keras bench-criteo bench-distributed bench-sync bench-calls bench-input bench-serving fuzz-serving chaos clean
+.PHONY: setup native wheel demo test system-packages test-fast test-core test-asan test-tsan fuzz fuzz-asan lint format bench bench-table bench-checkpoint bench-dense bench-prefetch docs site bench-small bench-keras bench-criteo bench-distributed bench-sync bench-calls bench-rows bench-input bench-online bench-serving fuzz-serving chaos clean
 
 setup: $(VENV)/.native
 
@@ -160,6 +160,10 @@ bench-sync: setup
 bench-calls: setup
 	$(BIN)/python -m benchmarks.table_calls
 
+# What rows in fewer bits cost: AUC and bytes.
+bench-rows: setup
+	$(BIN)/python -m benchmarks.compact_rows
+
 # What it costs when ids share rows; writes a plot to build/bench/collision.png.
 bench-collision: setup
 	$(BIN)/python -m benchmarks.collision
@@ -170,7 +174,11 @@ bench-prefetch: setup
 
 # Example and ExampleBatch into features, against tf.io.parse_example.
 bench-input: setup
-	$(BIN)/python -m benchmarks.input
+	$(BIN)/python -m benchmarks.input --write
+
+# `monolith demo online` for three seeds: what serving the newest rows is worth, and the lag.
+bench-online: setup
+	$(BIN)/python -m benchmarks.online --write
 
 # The dense optimizers and clipping against the same formulas in TensorFlow ops, in one run.
 bench-dense: setup

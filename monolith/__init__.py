@@ -110,7 +110,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # What this module itself imports is not what people look for.
+    return sorted({name for name in globals() if name.startswith("__")} | {*__all__})
 
 
 # Last, since the ops are part of this package.

@@ -42,8 +42,8 @@ _EVICT_EVERY_HOURS = 24
 class Embedding:
     """Looks up the rows of features, one table for each.
 
-    Two layers may look up the same feature: their numbers lie in one row, and its admission and
-    expiry, which belong to the row, are given in one of them or are the same in both.
+    Two layers may look up the same feature: their numbers lie in one row, and its admission, expiry
+    and storage, which belong to the row, are given in one of them or are the same in both.
 
     Args:
         features: Name of a feature, or names. A dense integer column is one id for each example,
@@ -66,6 +66,8 @@ class Embedding:
             "ones", a number for all, or one of `monolith.embedding.entry`.
         compressor: How a row is stored in an exported model: "fp32", "fp16", "fixed_r8",
             "one_bit", or one of `monolith.embedding.entry`.
+        storage: How the values of rows are kept in memory while they train: "float32", "float16"
+            or "int8". Updates of the last two are rounded at random, right on average.
 
     Raises:
         ConfigError: A setting is out of its range.
@@ -85,6 +87,7 @@ class Embedding:
         table: str | None = None,
         initializer: Any = "uniform",
         compressor: Any = "fp32",
+        storage: str = "float32",
     ) -> None:
         self._features = _check_features(features)
         self._dim = _check_positive("dim", dim)
@@ -96,7 +99,7 @@ class Embedding:
         self._table = table
         self._initializer = to_initializer(initializer)
         self._compressor = to_compressor(compressor)
-        self._admission = _Admission.of(admit_after, expire_after_days)
+        self._rows = _RowSettings.of(admit_after, expire_after_days, storage)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -139,7 +142,7 @@ class Embedding:
         return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis=-1)
 
     def _look_up(self, build: "Build", feature: str) -> tf.Tensor:
-        slot = build.get_slot(self._table or feature, self._admission)
+        slot = build.get_slot(self._table or feature, self._rows)
         column = build.get_column(slot, feature, self._combiner)
         key = (id(self), slot.name)
         if key not in build.slices:
@@ -155,28 +158,30 @@ class Embedding:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Admission:
-    """When an id gets a row, and when it loses it."""
+class _RowSettings:
+    """When an id gets a row, when it loses it, and how the row is kept."""
 
     admit_after: int = 0
     expire_after_days: int | None = None
+    storage: str = "float32"
 
     @classmethod
-    def of(cls, admit_after: int, expire_after_days: int | None) -> "_Admission":
-        admission = cls(admit_after, expire_after_days)
-        admission.make_config()  # Refuses what is out of range.
+    def of(cls, admit_after: int, expire_after_days: int | None, storage: str) -> "_RowSettings":
+        settings = cls(admit_after, expire_after_days, storage)
+        settings.make_config()  # Refuses what is out of range.
         if admit_after > _LARGEST_ADMIT_AFTER:
             raise errors.ConfigError(
                 f"`admit_after` of an Embedding is at most {_LARGEST_ADMIT_AFTER}, for ids without "
                 f"a row are not counted any further; got {admit_after}."
             )
-        return admission
+        return settings
 
     def make_config(self) -> entry.CuckooHashTableConfig:
         return entry.CuckooHashTableConfig(
             feature_evict_every_n_hours=_EVICT_EVERY_HOURS if self.expire_after_days else 0,
             admit_after=self.admit_after,
             expire_after_days=self.expire_after_days,
+            storage=self.storage,
         )
 
 
@@ -199,20 +204,20 @@ class Build:
         self.columns: dict[str, FeatureColumn] = {}
         self.slices: dict[tuple[int, str], FeatureSlice] = {}
         self._create_slot = create_slot
-        self._slots: dict[str, tuple[FeatureSlot, _Admission]] = {}
+        self._slots: dict[str, tuple[FeatureSlot, _RowSettings]] = {}
 
-    def get_slot(self, table: str, admission: _Admission) -> FeatureSlot:
+    def get_slot(self, table: str, settings: _RowSettings) -> FeatureSlot:
         """Returns the slot of a table; the first call makes it."""
         if table not in self._slots:
             config = FeatureSlotConfig(
-                name=table, hashtable_config=admission.make_config(), names_table=True
+                name=table, hashtable_config=settings.make_config(), names_table=True
             )
-            self._slots[table] = (self._create_slot(config), admission)
+            self._slots[table] = (self._create_slot(config), settings)
         slot, known = self._slots[table]
-        if admission not in (known, _Admission()):
+        if settings not in (known, _RowSettings()):
             raise errors.ConfigError(
                 f"Two layers look up table '{table}', with {_describe(known)} and with "
-                f"{_describe(admission)}; these belong to its rows, so give them in the first "
+                f"{_describe(settings)}; these belong to its rows, so give them in the first "
                 "layer, or the same in both."
             )
         return slot
@@ -245,8 +250,12 @@ def building(build: Build) -> Iterator[Build]:
         _current_build.reset(token)
 
 
-def _describe(admission: _Admission) -> str:
-    return f"admit_after {admission.admit_after}, expire_after_days {admission.expire_after_days}"
+def _describe(settings: _RowSettings) -> str:
+    storage = f", storage {settings.storage!r}" if settings.storage != "float32" else ""
+    return (
+        f"admit_after {settings.admit_after}, expire_after_days {settings.expire_after_days}"
+        f"{storage}"
+    )
 
 
 def _check_features(features: Any) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from monolith.checkpoint.changed_model import OnChange
 from monolith.core import naming
 from monolith.embedding import optimizers
 from monolith.embedding.features.dry_run import DummyFeatureFactory
+from monolith.embedding.table import Table
 from monolith.graph.mode_keys import ModeKeys
 from monolith.graph.signatures import LENGTHS_NAME, ServingInputReceiver
 from monolith.model import objectives
@@ -64,6 +65,10 @@ MADE_EAGERLY = (
     "The tf.data.Dataset, or a tensor that it reads, was made before an Estimator asked for it, "
     "and an Estimator reads data in a graph of its own; give the function that makes it, as in "
     "train(make_dataset), and make all of it in there."
+)
+_NOT_TRAINED = (
+    "an ml.Table, which an Estimator does not train; use an ml.Embedding, whose `table` several "
+    "features can share"
 )
 _KERAS_LAYERS = {"Dense": "ml.layers.Dense", "Embedding": "ml.Embedding"}
 _INSTEAD_OF_KERAS = (
@@ -110,6 +115,8 @@ class Model:
     def __setattr__(self, name: str, value: Any) -> None:
         for part in value if isinstance(value, list | tuple) else [value]:
             _refuse_keras(type(self).__name__, name, part)
+            if isinstance(part, Table):
+                raise errors.ConfigError(f"{type(self).__name__}.{name} is {_NOT_TRAINED}.")
         super().__setattr__(name, value)
 
 
@@ -165,7 +172,7 @@ def inspect(model: Model, data: Data) -> Inspection:
         ConfigError: The data is something else, has not what the model wants, or the model returns
             no head.
     """
-    with tf.Graph().as_default():
+    with tf.Graph().as_default() as graph:
         dataset = make_dataset(data)
         spec = dataset.element_spec
         tf.compat.v1.train.create_global_step()
@@ -175,6 +182,8 @@ def inspect(model: Model, data: Data) -> Inspection:
         build = Build(DummyFeatureFactory(None).create_feature_slot, optimizers.SGD(0.0))
         with building(build), tf.variable_creator_scope(_refuse_variables_of_keras):
             result = _call(model, batch)
+        if any(op.type == "MonolithHashTable" for op in graph.get_operations()):
+            raise errors.ConfigError(f"`call` of {type(model).__name__} makes {_NOT_TRAINED}.")
         for name in build.columns:
             to_ids(name, features[name])
         made = objectives.as_spec(result, type(model).__name__, None)

@@ -21,8 +21,9 @@ import tensorflow as tf
 
 from monolith.graph import devices
 
-# What is larger is sent by itself: a copy would take longer than a message.
-MAX_BYTES = 256 << 10
+# What is larger is sent by itself: its copy would take longer than ten messages. Below, a step
+# sends as many messages however wide the first layer is.
+MAX_BYTES = 2 << 20
 
 _ON_SERVER = re.compile(rf"/job:{devices.PS_JOB_NAME}/")
 _READ = "ReadVariableOp"

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from monolith import errors, layers
 from monolith.embedding import optimizers
+from monolith.embedding.table import Table
 from monolith.model.embedding import Embedding
 from monolith.model.model import Model, ModelTask, inspect
 from monolith.model.objectives import BinaryHead
@@ -151,6 +152,24 @@ class TestKeras:
                 return BinaryHead("click", batch["age"] @ weight, batch.get("click"))
 
         with pytest.raises(errors.ConfigError, match="uses a value of eager mode"):
+            inspect(Hidden(), make_data())
+
+
+class TestTables:
+    """Nothing would train them, and nobody would notice."""
+
+    def test_a_table_is_refused_when_it_is_made_an_attribute(self):
+        model = Ranking()
+        with pytest.raises(errors.ConfigError, match=r"Ranking\.users is an ml\.Table"):
+            model.users = Table("users", 4)
+
+    def test_a_table_that_is_made_in_the_call_is_refused(self):
+        class Hidden(Ranking):
+            def call(self, batch):
+                rows = Table("users", 1)(batch["user"])
+                return BinaryHead("click", rows, batch.get("click"))
+
+        with pytest.raises(errors.ConfigError, match=r"`call` of Hidden makes an ml\.Table"):
             inspect(Hidden(), make_data())
 
 
