@@ -2,12 +2,14 @@
 
 How far a topic was read is stored with the checkpoint, one offset for each partition: whoever
 restores the rows of a model restores the place in the topic with them. Offsets are committed to the
-consumer group as a courtesy to those who watch its lag; they are never read back.
+consumer group as a courtesy to those who watch its lag; they are never read back. Messages of all
+partitions come in the order of their times.
 """
 
 import importlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from absl import logging as absl_logging
 
 from monolith import errors
 from monolith.data import division, record_formats, streams
+from monolith.data.kafka_order import TimeOrder
 from monolith.data.positions import Place
 from monolith.data.schema import Feature, check_schema
 
@@ -26,6 +29,12 @@ _UNKNOWN = -1
 _ANSWER_SEC = 10.0
 _POLL_SEC = 0.1
 _CLOSE_SEC = 2.0
+# A partition that neither sends nor tells its end for so long is not waited for by the others.
+_SILENT_SEC = 2.0
+# A partition with more messages than this ahead of the others is not fetched any further, until it
+# has no more than that. Both are large, since what librdkafka has fetched ahead is fetched again.
+_MOST_AHEAD = 16384
+_FEW_AHEAD = 2048
 
 
 def kafka(
@@ -104,6 +113,8 @@ class Broker:
             "group.id": group_id,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
+            # So that the end of a partition is known where its last records are no messages.
+            "enable.partition.eof": True,
             # A place that is gone is an error: to go on elsewhere would lose messages.
             "auto.offset.reset": "error",
         }
@@ -224,7 +235,15 @@ class _Messages(streams.Records):
                 "topic more partitions, or the job fewer workers."
             )
         self._mine = every[part.index :: part.of]
+        self._numbers = {one: number for number, one in enumerate(self._mine)}
         self._place = list(place)
+        self._order = TimeOrder[Any](len(self._mine))
+        # The next offset that each partition has to send, and where it has said that it ends.
+        self._next = [0] * len(self._mine)
+        self._ends = [_UNKNOWN] * len(self._mine)
+        # Of each partition; the first word may take as long as any answer.
+        self._heard_sec = [time.monotonic() + _ANSWER_SEC - _SILENT_SEC] * len(self._mine)
+        self._paused: set[int] = set()
         self._consumer = broker.connect()
         try:
             self._assign(first)
@@ -233,36 +252,72 @@ class _Messages(streams.Records):
             raise
 
     def poll(self, most: int) -> list[bytes]:
-        kafka_error = self._broker.library.KafkaError
-        found = []
-        for message in self._consumer.consume(most, timeout=_POLL_SEC):
-            error = message.error()
-            if error is None:
-                self._place[self._find(message.topic(), message.partition())] = message.offset() + 1
-                found.append(self._make_record(message))
-            elif error.code() in (
-                kafka_error._AUTO_OFFSET_RESET,
-                kafka_error.OFFSET_OUT_OF_RANGE,
-            ):
-                raise errors.DataError(
-                    f"Topic {message.topic()!r}, partition {message.partition()} has no message at "
-                    "the place where reading is to go on; the broker has deleted it. Keep messages "
-                    "for longer, or begin without the checkpoint."
-                )
-            elif error.code() == kafka_error.UNKNOWN_TOPIC_OR_PART:
-                raise errors.DataError(
-                    f"Topic {message.topic()!r} is not there any more; check that nobody has "
-                    "deleted it."
-                )
-            elif error.code() != kafka_error._PARTITION_EOF:
-                absl_logging.log_every_n_seconds(
-                    absl_logging.WARNING,
-                    "a Kafka broker of %s does not answer, it is waited for: %s",
-                    60,
-                    self._broker.servers,
-                    error.str(),
-                )
+        if not (found := self._take(most)):
+            self._fetch(most)
+            found = self._take(most)
         return found
+
+    def _take(self, most: int) -> list[bytes]:
+        found = []
+        for number, message in self._order.take(most, self._is_at_known_end):
+            self._place[self._find(*self._mine[number])] = message.offset() + 1
+            found.append(self._make_record(message))
+            if number in self._paused and self._order.count(number) <= _FEW_AHEAD:
+                self._paused.remove(number)
+                self._consumer.resume([self._make_partition(*self._mine[number])])
+        return found
+
+    def _fetch(self, most: int) -> None:
+        for message in self._consumer.consume(most, timeout=_POLL_SEC):
+            if message.error() is not None:
+                self._hear_error(message)
+                continue
+            number = self._numbers[message.topic(), message.partition()]
+            if message.offset() < self._next[number]:
+                continue  # Fetched a second time, after a pause.
+            self._next[number] = message.offset() + 1
+            self._heard_sec[number] = time.monotonic()
+            self._order.add(number, message.timestamp()[1], message)
+            if number not in self._paused and self._order.count(number) > _MOST_AHEAD:
+                self._paused.add(number)
+                self._consumer.pause([self._make_partition(*self._mine[number])])
+
+    def _is_at_known_end(self, number: int) -> bool:
+        """Returns whether nothing is to be waited for before others of a later time are taken."""
+        if self._ends[number] >= self._next[number]:
+            return True
+        partition = self._broker.library.TopicPartition(*self._mine[number])
+        # What the answer to the last fetch has said; nothing is asked here.
+        _, end = self._consumer.get_watermark_offsets(partition, cached=True)
+        if 0 <= end <= self._next[number]:
+            self._heard_sec[number] = time.monotonic()
+            return True
+        return time.monotonic() - self._heard_sec[number] > _SILENT_SEC
+
+    def _hear_error(self, message: Any) -> None:
+        kafka_error = self._broker.library.KafkaError
+        error = message.error()
+        if error.code() == kafka_error._PARTITION_EOF:
+            self._ends[self._numbers[message.topic(), message.partition()]] = message.offset()
+        elif error.code() in (kafka_error._AUTO_OFFSET_RESET, kafka_error.OFFSET_OUT_OF_RANGE):
+            raise errors.DataError(
+                f"Topic {message.topic()!r}, partition {message.partition()} has no message at "
+                "the place where reading is to go on; the broker has deleted it. Keep messages "
+                "for longer, or begin without the checkpoint."
+            )
+        elif error.code() == kafka_error.UNKNOWN_TOPIC_OR_PART:
+            raise errors.DataError(
+                f"Topic {message.topic()!r} is not there any more; check that nobody has "
+                "deleted it."
+            )
+        else:
+            absl_logging.log_every_n_seconds(
+                absl_logging.WARNING,
+                "a Kafka broker of %s does not answer, it is waited for: %s",
+                60,
+                self._broker.servers,
+                error.str(),
+            )
 
     def get_place(self) -> Place:
         return tuple(self._place)
@@ -271,10 +326,12 @@ class _Messages(streams.Records):
         # That a poll has brought nothing says little: messages may be on their way.
         library = self._broker.library
         try:
-            for one in self._mine:
+            for number, one in enumerate(self._mine):
                 partition = self._make_partition(*one)
                 _, end = self._consumer.get_watermark_offsets(partition, timeout=_ANSWER_SEC)
-                if partition.offset < end:
+                # Its last records may be none that are messages; then it has told its end.
+                is_told = self._ends[number] >= end and not self._order.count(number)
+                if partition.offset < end and not is_told:
                     return False
         except library.KafkaException:
             return False
@@ -307,6 +364,7 @@ class _Messages(streams.Records):
                     f"The broker does not tell where topic {topic!r} begins ({e.args[0].str()})."
                 ) from None
             self._place[at] = low if first == "earliest" else high
+        self._next = [self._place[self._find(*one)] for one in self._mine]
         self._consumer.assign([self._make_partition(*one) for one in self._mine])
 
     def _make_partition(self, topic: str, number: int) -> Any:

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 
 import pytest
 import tensorflow as tf
@@ -65,6 +66,37 @@ def test_reading_goes_on_from_every_batch(cluster, stop, tmp_path):
         again = iter(dataset)
         tf.train.Checkpoint(i=again).read(path)
         assert sorted(seen + read(again)) == [*range(20), 99]
+
+
+def test_partitions_are_merged_by_time(cluster, stop):
+    # One after the other, each with a time of its own: a burst would put equal times into one.
+    for number in range(12):
+        cluster.produce("times", [number])
+        time.sleep(0.002)
+    first = read(make_stream(cluster, "times", stop_file=stop))
+    assert first == list(range(12))
+
+
+def test_a_partition_far_ahead_is_not_fetched_further(cluster, stop, monkeypatch):
+    monkeypatch.setattr(kafka_topics, "_MOST_AHEAD", 3)
+    monkeypatch.setattr(kafka_topics, "_FEW_AHEAD", 1)
+    cluster.produce("ahead", range(60))
+    assert sorted(read(make_stream(cluster, "ahead", stop_file=stop))) == list(range(60))
+
+
+def test_a_silent_partition_is_not_waited_for(cluster, stop, monkeypatch):
+    """As when its broker is gone: nothing says where it ends."""
+    monkeypatch.setattr(kafka_topics, "_ANSWER_SEC", 1.0)
+    monkeypatch.setattr(kafka_topics, "_SILENT_SEC", 0.2)
+    cluster.produce("silent", range(20))
+    stream = make_stream(cluster, "silent", idle_timeout_sec=5)._stream
+    records = stream.open(stream.start, division.Part(0, of=1))
+    monkeypatch.setattr(records, "_fetch", lambda most: None)
+    records._order.add(0, 1, records._consumer.consume(1, timeout=60)[0])
+    found = []
+    while not found:
+        found = records.poll(1)
+    records.close()
 
 
 def test_latest_begins_behind_what_is_there(cluster):
