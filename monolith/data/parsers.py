@@ -32,7 +32,7 @@ import tensorflow as tf
 from google.protobuf import descriptor
 
 from monolith import errors
-from monolith.data import feature_list, fids
+from monolith.data import action_labels, conversions, feature_list, fids, row_fields
 from monolith.data.parser_context import ParserCtx, get_default_parser_ctx  # noqa: F401
 from monolith.data.sparse_fids import sharding_sparse_fids  # noqa: F401
 from monolith.native import ops
@@ -56,6 +56,13 @@ class _Dense:
     def __add__(self, other: "_Dense") -> "_Dense":
         shapes, types = self.shapes + other.shapes, self.types + other.types
         return _Dense(self.names + other.names, shapes, types)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    sparse: list[str]
+    dense: _Dense
+    extra: _Dense
 
 
 def parse_examples(
@@ -124,6 +131,78 @@ def parse_example_batch(
     names = [feature_list.get_feature_name_and_slot(item)[0] for item in sparse_features]
     slots = [-1] * len(names)
     return _parse("example_batch", tensor, names, slots, dense, extra, skip_damaged=skip_damaged)
+
+
+def parse_example_batch_list(
+    tensors: Sequence[tf.Tensor],
+    label_config: str | None = None,
+    positive_label: float = 1.0,
+    negative_label: float = 0.0,
+    names: Sequence[str | int] = (),
+    shapes: Sequence[Shape | None] | None = None,
+    dtypes: Sequence[tf.DType | None] | None = None,
+    extra_features: Sequence[str] | None = None,
+) -> Features:
+    """Parses several serialized ExampleBatches as if they were one, and makes labels of actions.
+
+    Args:
+        tensors: The batches, in the order of their rows: strings, or vectors of them.
+        label_config: By task the actions of positive and of negative rows, `1,2:3;4:` say. `label`
+            is `[batch, tasks]` then: `positive_label` for a row with a positive action; otherwise
+            `negative_label` if it has a negative action, or if the task has none; otherwise the
+            lowest float32, which no loss counts. Without, labels are as they are in the data.
+        positive_label: The label of positive rows.
+        negative_label: That of negative ones.
+        names: The features to return. Integers are slots.
+        shapes: One for each: None or -1 of sparse features, which become ragged int64, and how many
+            values a row has of dense ones. All are sparse, but for `label` and `instance_weight`,
+            if there are none.
+        dtypes: One for each: float32, int64 or string of dense features; None is float32.
+        extra_features: Fields of the LineId. Those that are named above have the shape that stands
+            there, others have one value.
+
+    Raises:
+        errors.ConfigError: The names and what is said about them do not fit, or `label_config` is
+            something else.
+        tf.errors.InvalidArgumentError: A batch is damaged, or holds something else.
+        tf.errors.OutOfRangeError: A column has another number of rows than its batch.
+
+    Example:
+        >>> from monolith.proto import example_pb2, line_id_pb2
+        >>> batch = example_pb2.ExampleBatch(batch_size=1)
+        >>> column = batch.named_feature_list.add(name="__LINE_ID__")
+        >>> line_id = line_id_pb2.LineId(actions=[2])
+        >>> column.feature.add().bytes_list.value.append(line_id.SerializeToString())
+        >>> serialized = batch.SerializeToString()
+        >>> parse_example_batch_list([serialized, serialized], "1,2:3;4:")["label"].numpy()
+        array([[1., 0.],
+               [1., 0.]], dtype=float32)
+    """
+    if not tensors:
+        raise errors.ConfigError("`tensors` is empty; give one serialized ExampleBatch or several.")
+    tasks = action_labels.read_tasks(label_config or "")
+    wanted = _divide_names(names, shapes, dtypes, list(extra_features or ()), len(tasks))
+    batches = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+    slots = [-1] * len(wanted.sparse)
+    features = _parse(
+        "example_batch",
+        batches,
+        wanted.sparse,
+        slots,
+        wanted.dense,
+        wanted.extra,
+        skip_damaged=False,
+    )
+    if tasks:
+        line_id = _Dense([conversions.LINE_ID], [[1]], [tf.string])
+        none = _Dense([], [], [])
+        found = _parse("example_batch", batches, [], [], line_id, none, skip_damaged=False)
+        line_ids = found[conversions.LINE_ID][:, 0]
+        actions = row_fields.read_field_of_line_ids(line_ids, "actions")
+        features["label"] = action_labels.make_labels(
+            actions, tasks, positive_label, negative_label
+        )
+    return features
 
 
 def parse_instances(
@@ -220,6 +299,46 @@ def _parse(
     if skip_damaged:
         features[NUM_SKIPPED] = parsed.num_skipped
     return features
+
+
+def _divide_names(
+    names: Sequence[str | int],
+    shapes: Sequence[Shape | None] | None,
+    dtypes: Sequence[tf.DType | None] | None,
+    extra_features: list[str],
+    num_tasks: int,
+) -> _Wanted:
+    found = [feature_list.get_feature_name_and_slot(item)[0] for item in names]
+    if shapes is None:
+        usual: dict[str, Shape] = {"label": num_tasks or 1, "instance_weight": 1}
+        shapes = [usual.get(name) for name in found]
+    dtypes = [None] * len(found) if dtypes is None else dtypes
+    _check_length("shapes", shapes, found)
+    _check_length("dtypes", dtypes, found)
+    sparse: list[str] = []
+    dense = _Dense([], [], [])
+    shape_of_extra: dict[str, Shape] = dict.fromkeys(extra_features, 1)
+    for name, shape, dtype in zip(found, shapes, dtypes, strict=True):
+        if shape is not None and shape in (-1, [-1], (-1,)):
+            shape = None
+        if name in shape_of_extra:
+            shape_of_extra[name] = 1 if shape is None else shape
+        elif shape is None:
+            if dtype not in (None, tf.int64):
+                raise errors.ConfigError(
+                    f"Feature {name!r} has no shape and so is sparse, which is int64, but its type "
+                    f"is to be {tf.as_dtype(dtype).name}; give it a shape, or leave the type out."
+                )
+            sparse.append(name)
+        elif name == "label" and num_tasks:
+            if shape not in (num_tasks, [num_tasks], (num_tasks,)):
+                raise errors.ConfigError(
+                    f"`label_config` has {num_tasks} tasks, but the shape of 'label' is {shape}; "
+                    f"it must be {num_tasks}."
+                )
+        else:
+            dense += _make_dense([name], [shape], [dtype or tf.float32])
+    return _Wanted(sparse, dense, _make_extra(extra_features, list(shape_of_extra.values())))
 
 
 def _make_dense(

@@ -16,21 +16,18 @@ Example:
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import random_seed
 
 from monolith import errors
 from monolith.data import line_conditions
+from monolith.data.action_labels import INVALID_LABEL  # noqa: F401
 from monolith.data.fids import switch_slot  # noqa: F401
 from monolith.data.row_changes import tf_example_to_example  # noqa: F401
+from monolith.data.row_fields import check_type
 from monolith.native import ops
 from monolith.proto import example_pb2  # noqa: F401 - for the example above
 
-# A label that no loss counts: the lowest number of 32 bits.
-INVALID_LABEL = float(np.finfo(np.float32).min)
-
-_VARIANT_TYPES = ("instance", "example")
 _MOST_LABELS = 1 << 10
 
 
@@ -58,7 +55,7 @@ def filter_by_fids(
     """
     return ops.monolith_row_has_fids(
         variant,
-        format=_check_type(variant_type),
+        format=check_type(variant_type),
         filter_fids=_to_signed(filter_fids),
         any_fids=_to_signed(has_fids),
         select_fids=_to_signed(select_fids),
@@ -94,7 +91,7 @@ def filter_by_value(
     condition = line_conditions.make_condition(
         field_name, op, operand, keep_empty=keep_empty, operand_filepath=operand_filepath
     )
-    return condition.test(variant, _check_type(variant_type))
+    return condition.test(variant, check_type(variant_type))
 
 
 def filter_by_feature_value(
@@ -149,7 +146,7 @@ def filter_by_label(
     """
     return ops.monolith_row_has_label(
         variant,
-        format=_check_type(variant_type),
+        format=check_type(variant_type),
         thresholds=list(label_threshold),
         filter_equal=filter_equal,
     )
@@ -190,7 +187,7 @@ def negative_sample(
     seed, seed2 = _draw_seeds()
     return ops.monolith_row_sample(
         variant,
-        format=_check_type(variant_type),
+        format=check_type(variant_type),
         drop_rate=drop_rate,
         label_index=label_index,
         threshold=threshold,
@@ -335,7 +332,7 @@ def scatter_label(variant: tf.Tensor, config: str, variant_type: str = "example"
         )
     return ops.monolith_row_scatter_label(
         variant,
-        format=_check_type(variant_type),
+        format=check_type(variant_type),
         channels=list(index_of),
         indices=list(index_of.values()),
     )
@@ -351,7 +348,7 @@ def _add_labels(
     seed, seed2 = _draw_seeds()
     return ops.monolith_row_add_labels(
         variant,
-        format=_check_type(variant_type),
+        format=check_type(variant_type),
         positive_actions=[action for positive, _, _ in tasks for action in positive],
         num_positive=[len(positive) for positive, _, _ in tasks],
         negative_actions=[action for _, negative, _ in tasks for action in negative],
@@ -407,15 +404,6 @@ def _read_rates(name: str, text: str) -> list[tuple[int, float]]:
 def _check_rate(name: str, rate: float) -> None:
     if not 0 <= rate <= 1:
         raise errors.ConfigError(f"`{name}` must be 0 to 1, got {rate}.")
-
-
-def _check_type(variant_type: str) -> str:
-    if variant_type not in _VARIANT_TYPES:
-        raise errors.ConfigError(
-            f"`variant_type` is {' or '.join(_VARIANT_TYPES)}, got {variant_type!r}; make rows of "
-            "batches first."
-        )
-    return variant_type
 
 
 def _draw_seeds() -> tuple[int, int]:

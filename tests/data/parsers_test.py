@@ -254,3 +254,70 @@ def test_damaged_bytes_are_skipped_and_counted_or_read_but_never_crash(kind):
     sparse = features["slot_1" if kind == "instance" else "user"]
     assert sparse.nrows() == rows
     assert sparse[-1].numpy().tolist() == [fids.make_v1(1, 2) if kind == "instance" else 1]
+
+
+class TestListsOfBatches:
+    EXAMPLES = tuple(make_example([i], [], i / 2, i) for i in range(4))
+
+    @property
+    def batches(self):
+        parts = (self.EXAMPLES[:1], self.EXAMPLES[1:])
+        return [tf.constant(make_batch(list(part)).SerializeToString()) for part in parts]
+
+    def test_as_if_they_were_one(self):
+        features = parsers.parse_example_batch_list(
+            self.batches,
+            names=["user", "label", "price", "nobody", "actions"],
+            shapes=[None, 1, [2], 1, 2],
+            dtypes=[tf.int64, None, tf.float32, tf.string, None],
+            extra_features=["actions", "uid"],
+        )
+        assert features["user"].to_list() == [[0], [1], [2], [3]]
+        assert features["label"].numpy().tolist() == [[0], [0.5], [1], [1.5]]
+        assert features["price"].numpy().tolist() == [[i, 0.5] for i in range(4)]
+        assert features["nobody"].numpy().tolist() == [[b"x"]] * 4
+        assert features["actions"].numpy().tolist() == [[0, 0], [7, 0], [7, -1], [7, -1]]
+        assert features["uid"].numpy().tolist() == [[0], [1], [2], [3]]
+        assert len(features) == 6
+
+    def test_labels_of_actions(self):
+        # The actions of the rows: none; 7; 7 and -1; 7, -1 and 9.
+        features = parsers.parse_example_batch_list(
+            self.batches, "9:-1;7:;9:", 2.0, -1.0, names=["user", "label"], extra_features=["uid"]
+        )
+        invalid = float(tf.float32.min)
+        expected = [[invalid, -1, -1], [invalid, 2, -1], [-1, 2, -1], [2, 2, 2]]
+        assert features["label"].numpy().tolist() == expected
+        assert features["uid"].numpy().tolist() == [[0], [1], [2], [3]]
+        assert sorted(features) == ["label", "uid", "user"]
+
+    def test_without_config_labels_are_those_of_the_data(self):
+        for config in (None, ""):
+            features = parsers.parse_example_batch_list(self.batches, config, names=["label"])
+            assert features["label"].numpy().tolist() == [[0], [0.5], [1], [1.5]]
+
+    def test_batches_without_line_ids_have_no_actions(self):
+        batch = example_pb2.ExampleBatch(batch_size=2).SerializeToString()
+        features = parsers.parse_example_batch_list([batch], "1:2;1:")
+        assert features["label"].numpy().tolist() == [[float(tf.float32.min), 0]] * 2
+
+    def test_in_a_graph(self):
+        serialized = [batch.numpy() for batch in self.batches]
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            tensors = [tf.compat.v1.placeholder(tf.string, []) for _ in serialized]
+            features = parsers.parse_example_batch_list(tensors, "7:", names=["user"])
+            label = session.run(features["label"], dict(zip(tensors, serialized, strict=True)))
+        assert label.tolist() == [[0], [1], [1], [1]]
+
+    def test_what_is_refused(self):
+        for arguments, message in (
+            ({"names": ["user"], "dtypes": [tf.string]}, "'user' has no shape and so is sparse"),
+            ({"names": ["user"], "shapes": []}, "shapes must have one element"),
+            ({"names": ["label"], "shapes": [3], "label_config": "1:"}, "has 1 tasks, but"),
+            ({"label_config": "1"}, "A task is positive:negative"),
+            ({"extra_features": ["nobody"]}, "is not in line id"),
+        ):
+            with pytest.raises(errors.ConfigError, match=message):
+                parsers.parse_example_batch_list(self.batches, **arguments)
+        with pytest.raises(errors.ConfigError, match="`tensors` is empty"):
+            parsers.parse_example_batch_list([])
