@@ -47,6 +47,11 @@ class Ours(contender.Contender):
     def restore(self, kind: str) -> None:
         ops.monolith_hash_table_restore(self._restored, str(self.home(kind) / "table"))
 
+    def restored_bytes(self) -> int:
+        """Returns the memory of the restored table: rows and index."""
+        stats = ops.monolith_multi_hash_table_stats(self._restored)
+        return int(sum(stats.row_bytes.numpy()) + sum(stats.index_bytes.numpy()))
+
     def check(self, kind: str) -> None:
         ids = rows.sample(self.rows)
         expected = ops.monolith_hash_table_lookup_entry(self._table, ids).numpy()

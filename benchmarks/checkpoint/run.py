@@ -73,6 +73,9 @@ class Run:
             figures.restore.setdefault(kind, []).append(restored["seconds"])
             if kind == report.OURS:
                 self._note_memory("restore", figures.rows, restored)
+                again = member.ask("restore_again", kind=kind)
+                figures.again_seconds.append(again["seconds"])
+                figures.again_peak.append(again["peak"])
                 figures.restore.setdefault(report.PLAIN, []).append(disk.read(plain))
 
     def _measure_lookups(self, ours: crew.Member) -> None:
