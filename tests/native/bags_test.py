@@ -44,6 +44,27 @@ def test_bags(combiner, num_bags):
     np.testing.assert_allclose(bags, combine(rows, ids, splits, combiner), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [0] * 9 + [1] * 5000 + [0] * 9 + [50] * 600 + [0] * 9,  # The last bags have most ids.
+        [0, 40_000, 0, 1],  # More threads than bags with ids.
+        [0] * 100_000 + [20_000],
+    ],
+    ids=["histories behind", "one long bag", "many without ids"],
+)
+def test_threads_share_bags_of_all_lengths(lengths):
+    table, rows = make_table()
+    splits = np.concatenate([[0], np.cumsum(lengths)])
+    ids = np.random.default_rng(1).integers(0, 100, splits[-1])
+    bags = look_up(table, ids, splits)
+    sums = np.cumsum(np.concatenate([np.zeros((1, 3)), rows[ids]]), 0)
+    np.testing.assert_allclose(bags, sums[splits[1:]] - sums[splits[:-1]], rtol=1e-3, atol=1e-3)
+    gradient = np.arange(3 * len(lengths), dtype=np.float32).reshape(-1, 3)
+    spread = ops.monolith_hash_table_lookup_bags_gradient(ids, splits, gradient)
+    np.testing.assert_array_equal(spread, np.repeat(gradient, lengths, 0))
+
+
 @pytest.mark.parametrize("combiner", DIVISORS)
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "function"])
 def test_gradient_by_the_handle(combiner, traced):

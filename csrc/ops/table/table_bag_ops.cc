@@ -95,23 +95,34 @@ absl::Status CheckOneTable(const TableSet& set) {
       absl::StrCat(set.name(), " holds ", set.size(), " tables, and bags need one."));
 }
 
-// Calls `work(first, last)` on parts of the bags, on several threads if `num_ids` is worth them.
+// Calls `work(first, last)` on parts of the bags, on several threads if their ids are worth them.
+// Parts have about as many ids each: a batch may have single ids first and long histories behind.
 template <typename Work>
-absl::Status ForBags(tf::OpKernelContext* ctx, std::size_t num_bags, std::size_t num_ids,
-                     Work&& work) {
+absl::Status ForBags(tf::OpKernelContext* ctx, absl::Span<const std::int64_t> splits, Work&& work) {
+  const std::size_t num_bags = splits.size() - 1;
+  const std::int64_t num_ids = splits.back();
   if (num_bags == 0) return absl::OkStatus();
-  if (!WorthThreads(ctx, num_ids, false)) return Guard([&] { work(std::size_t{0}, num_bags); });
-  constexpr std::int64_t kCyclesPerId = 200;
+  if (!WorthThreads(ctx, static_cast<std::size_t>(num_ids), false)) {
+    return Guard([&] { work(std::size_t{0}, num_bags); });
+  }
+  constexpr std::int64_t kPartsPerThread = 4;
+  const std::int64_t parts =
+      kPartsPerThread * ctx->device()->tensorflow_cpu_worker_threads()->num_threads;
+  const auto start_of = [&](std::int64_t part) {
+    if (part == parts) return num_bags;
+    const std::int64_t first_id = num_ids / parts * part;
+    return static_cast<std::size_t>(std::lower_bound(splits.begin(), splits.end(), first_id) -
+                                    splits.begin());
+  };
   std::mutex mutex;
   absl::Status status;
-  const auto cycles = static_cast<std::int64_t>(num_ids / num_bags + 1) * kCyclesPerId;
-  ParallelFor(
-      ctx, static_cast<std::int64_t>(num_bags), cycles, [&](std::int64_t first, std::int64_t last) {
-        absl::Status done =
-            Guard([&] { work(static_cast<std::size_t>(first), static_cast<std::size_t>(last)); });
-        const std::lock_guard<std::mutex> lock(mutex);
-        status.Update(done);
-      });
+  DealOut(ctx, parts, [&](std::int64_t part) {
+    const std::size_t first = start_of(part), last = start_of(part + 1);
+    if (first == last) return;
+    absl::Status done = Guard([&] { work(first, last); });
+    const std::lock_guard<std::mutex> lock(mutex);
+    status.Update(done);
+  });
   return status;
 }
 
@@ -140,12 +151,10 @@ class LookupBagsOp final : public tf::OpKernel {
     OP_REQUIRES_OK(ctx, MakeShape({static_cast<std::int64_t>(num_bags), dim_size_}, &shape));
     tf::Tensor* bags = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &bags));
-    OP_REQUIRES_OK(ctx, ForBags(ctx, num_bags, static_cast<std::size_t>(ids.NumElements()),
-                                [&](std::size_t first, std::size_t last) {
-                                  core::LookupBags(*table, ids.flat<std::int64_t>().data(),
-                                                   splits.data(), first, last, combiner_,
-                                                   bags->flat<float>().data());
-                                }));
+    OP_REQUIRES_OK(ctx, ForBags(ctx, splits, [&](std::size_t first, std::size_t last) {
+                     core::LookupBags(*table, ids.flat<std::int64_t>().data(), splits.data(), first,
+                                      last, combiner_, bags->flat<float>().data());
+                   }));
   }
 
  private:
@@ -177,19 +186,16 @@ class LookupBagsGradientOp final : public tf::OpKernel {
     const tf::Tensor& gradient = ctx->input(2);
     OP_REQUIRES_OK(ctx, CheckBagGradient(ctx->input(1), num_ids, gradient));
     const absl::Span<const std::int64_t> splits = Flat<std::int64_t>(ctx->input(1));
-    const std::size_t num_bags = splits.size() - 1;
     const std::int64_t dim = gradient.dim_size(1);
     tf::TensorShape shape;
     OP_REQUIRES_OK(ctx, MakeShape({num_ids, dim}, &shape));
     tf::Tensor* rows = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &rows));
-    OP_REQUIRES_OK(ctx, ForBags(ctx, num_bags, static_cast<std::size_t>(num_ids),
-                                [&](std::size_t first, std::size_t last) {
-                                  core::SpreadBags(splits.data(), first, last,
-                                                   static_cast<std::size_t>(dim), combiner_,
-                                                   gradient.flat<float>().data(),
-                                                   rows->flat<float>().data());
-                                }));
+    OP_REQUIRES_OK(ctx, ForBags(ctx, splits, [&](std::size_t first, std::size_t last) {
+                     core::SpreadBags(splits.data(), first, last, static_cast<std::size_t>(dim),
+                                      combiner_, gradient.flat<float>().data(),
+                                      rows->flat<float>().data());
+                   }));
   }
 
  private:
