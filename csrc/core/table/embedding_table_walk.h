@@ -185,6 +185,13 @@ void EmbeddingTable::ForEachId(const std::int64_t* ids, std::size_t n, const Par
 // The work goes in passes over a handful of ids, so that their cache misses overlap: ask for the
 // buckets, ask for the rows, use the rows. Rows that found no place in their first bucket take one
 // pass more, through the second. The stripes of the ids are locked.
+//
+// Tried for lookups and dropped, on 10^7 rows of dim 16: three flights of 8 ids, each a pass behind
+// the one before. In ten pairs of runs, uniform ids took 0.87 of the time (45 ns), but Zipf ids
+// with Adagrad's rows 1.11 (of 22 ns), up to 1.4 while others used the memory. Flights of 4 and 6
+// lose more on Zipf ids, of 12 and more gain nothing on uniform ones; nor do single passes over 32
+// ids, or copies of a fixed 16 floats. Writes cannot overlap flights at all: a row that is made may
+// move the buckets that later ids have asked for.
 template <typename Lock, typename Ids, typename OnRow>
 void EmbeddingTable::WalkIds(const Ids& ids, std::size_t first, std::size_t end,
                              OnRow&& on_row) const {
