@@ -288,10 +288,8 @@ def add_label(
     Raises:
         errors.ConfigError: That is no config.
     """
-    tasks = [_read_task(text) for text in config.split(";") if text]
-    if not tasks:
-        raise errors.ConfigError(f"`config` has no task: {config!r}; write positive:negative:rate.")
-    return _add_labels(variant, tasks, negative_value, new_sample_rate, variant_type)
+    tasks = read_label_tasks(config)
+    return add_labels(variant, tasks, negative_value, new_sample_rate, variant_type)
 
 
 def scatter_label(variant: tf.Tensor, config: str, variant_type: str = "example") -> tf.Tensor:
@@ -338,13 +336,26 @@ def scatter_label(variant: tf.Tensor, config: str, variant_type: str = "example"
     )
 
 
-def _add_labels(
+def read_label_tasks(config: str) -> list[tuple[list[int], list[int], float]]:
+    """Reads the tasks of `add_label`: positive actions, negative ones, and the rate of each.
+
+    Raises:
+        errors.ConfigError: That is no config.
+    """
+    tasks = [_read_task(text) for text in config.split(";") if text]
+    if not tasks:
+        raise errors.ConfigError(f"`config` has no task: {config!r}; write positive:negative:rate.")
+    return tasks
+
+
+def add_labels(
     variant: tf.Tensor,
     tasks: Sequence[tuple[Sequence[int], Sequence[int], float]],
     negative_value: float,
     new_sample_rate: float,
     variant_type: str,
 ) -> tf.Tensor:
+    """Does what `add_label` does, for tasks as `read_label_tasks` returns them."""
     seed, seed2 = _draw_seeds()
     return ops.monolith_row_add_labels(
         variant,

@@ -73,6 +73,7 @@ _BELOW_NATIVE_TRAINING = {
     "data.feature_list": "data.feature_list",
     "data.feature_utils": "data.row_filters",
     "data.parsers": "data.parsers",
+    "data.transform.transforms": "data.transforms",
     "data.utils": "data.slot_names",
     "input": "data.ffm",
     "learning_rate_functions": "optimizer.learning_rate",
