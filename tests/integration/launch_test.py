@@ -12,14 +12,13 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from cluster import consul_agent
-from support import counting, launch_jobs
+from support import counting, jobs, launch_jobs, warm
 
 import monolith as ml
 from monolith.cluster import members
@@ -38,8 +37,8 @@ PATIENCE_SEC = 200
 
 def start(*arguments, environment=None, cwd=None):
     paths = [str(TESTS), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return subprocess.Popen(
-        [sys.executable, "-m", "monolith.cli.app", "train", *map(str, arguments)],
+    return warm.Program(
+        ["-m", "monolith.cli.app", "train", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -75,7 +74,8 @@ def read_step(model_dir):
 
 @pytest.fixture
 def others():
-    """The processes that earlier tests of this process have started, such as a forkserver."""
+    """The processes that are no matter of the test: those of earlier ones, and who forks."""
+    jobs.prepare_server()
     return set(nursery.find_descendants())
 
 
@@ -126,14 +126,11 @@ estimator.train(read, max_steps=6)
 print(len(list(estimator.predict(read))))
 """
     )
-    script = subprocess.run(
-        [sys.executable, "job.py"],
+    script = warm.run(
+        ["job.py"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(TESTS)},
-        capture_output=True,
-        text=True,
         timeout=PATIENCE_SEC,
-        check=False,
     )
     assert script.returncode == 0, script.stderr
     refusal, step, number = script.stdout.splitlines()

@@ -10,12 +10,11 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 
 import pytest
-from support import sockets
+from support import sockets, warm
 
 from monolith.training.controller import files
 
@@ -27,13 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.distributed]
 
 
 def run_child(*arguments):
-    result = subprocess.run(
-        [sys.executable, CHILD, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SEC,
-        check=False,
-    )
+    result = warm.run([CHILD, *map(str, arguments)], timeout=PATIENCE_SEC)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -47,9 +40,9 @@ def test_training_evaluating_and_predicting_open_no_port_but_the_controllers(tmp
 
 
 def test_the_demo_opens_no_port_but_the_controllers(tmp_path):
-    command = [sys.executable, "-m", "monolith.cli.app", "demo", "--steps", "300"]
+    command = ["-m", "monolith.cli.app", "demo", "--steps", "300"]
     seen = set()
-    with subprocess.Popen(
+    with warm.Program(
         [*command, "--model-dir", str(tmp_path / "demo")],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -83,8 +76,8 @@ def directory_that_all_may_enter():
 
 @contextlib.contextmanager
 def running_training(model_dir):
-    process = subprocess.Popen(
-        [sys.executable, CHILD, "wait", str(model_dir)],
+    process = warm.Program(
+        [CHILD, "wait", str(model_dir)],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -114,12 +107,9 @@ def test_another_user_reads_no_token_calls_no_controller_and_writes_no_file():
             ports = [f"127.0.0.1:{port}" for _, port in sockets.get_listening(pid)]
             assert len(ports) == 1
             outcome = run_child("attack", model_dir, OTHER_UID, loot / "written", *ports)
-            status = subprocess.run(
-                [sys.executable, "-m", "monolith.cli.app", "control", str(model_dir), "status"],
-                capture_output=True,
-                text=True,
+            status = warm.run(
+                ["-m", "monolith.cli.app", "control", str(model_dir), "status"],
                 timeout=PATIENCE_SEC,
-                check=False,
             )
         written = list(loot.iterdir())
     assert outcome.pop("token") == "ConfigError"  # Permission denied.

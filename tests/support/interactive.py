@@ -7,26 +7,33 @@ import pty
 import re
 import select
 import struct
-import subprocess
 import termios
 import time
+
+from support import warm
 
 PATIENCE_SEC = 120
 
 
 class Program:
-    """A program in a terminal of its own."""
+    """A Python program in a terminal of its own.
 
-    def __init__(self, command: list[str], **environment: str) -> None:
+    Args:
+        arguments: What would stand behind `python`.
+        environment: Variables that it gets besides those of this process.
+    """
+
+    def __init__(self, arguments: list[str], **environment: str) -> None:
         self._mine, theirs = pty.openpty()
         rows_and_columns = struct.pack("HHHH", 40, 200, 0, 0)  # Wide: no line is wrapped.
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, rows_and_columns)
         # A session of its own, whose terminal this is: so that Ctrl-C reaches it.
-        self.process = subprocess.Popen(
-            ["setsid", "--ctty", "--wait", *command],
+        self.process = warm.Program(
+            arguments,
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
+            on_terminal=True,
             # The size is the terminal's, not what the one around the tests may have said.
             env={k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
             | environment,

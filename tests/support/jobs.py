@@ -15,6 +15,7 @@ import pathlib
 import signal
 import sys
 import time
+from multiprocessing import forkserver, resource_tracker
 
 TESTS = pathlib.Path(__file__).parents[1]
 # As long as a test may take, on a machine that has much else to do.
@@ -28,6 +29,24 @@ _PRELOADED = [
     "monolith.cli.app",
     "kazoo.client",
 ]
+
+
+def make_process(target, *args, name=None):
+    """Returns a process that will be forked from the one that has imported everything."""
+    prepare_server()
+    context = multiprocessing.get_context("forkserver")
+    return context.Process(target=target, args=args, name=name)
+
+
+def prepare_server():
+    """Starts the process that forks, unless it is there."""
+    # The server that forks is started with the first process, and must find the tests.
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(TESTS) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, paths)])
+    multiprocessing.get_context("forkserver").set_forkserver_preload(_PRELOADED)
+    forkserver.ensure_running()
+    resource_tracker.ensure_running()
 
 
 def _enter(module, function, args, log_path, environment):
@@ -109,8 +128,6 @@ class Job:
     def __init__(self, directory):
         self._directory = pathlib.Path(directory)
         self.members = []
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(_PRELOADED)
 
     def __enter__(self):
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -127,12 +144,8 @@ class Job:
     def start(self, name, module, function, *args, environment=None):
         """Starts a member that calls `function` of `module`."""
         log_path = self._directory / f"{name}.log"
-        # The server that forks is started with the first member, and must find the tests.
-        paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        if str(TESTS) not in paths:
-            os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, paths)])
-        process = self._context.Process(
-            target=_enter, args=(module, function, args, log_path, environment or {}), name=name
+        process = make_process(
+            _enter, module, function, args, log_path, environment or {}, name=name
         )
         process.start()
         member = Member(name, process, log_path)

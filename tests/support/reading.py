@@ -14,6 +14,7 @@ import sys
 import time
 
 import tensorflow as tf
+from support import warm
 
 from monolith.checkpoint import failpoints
 from monolith.embedding import entry
@@ -160,18 +161,12 @@ def start_child(ignored=(), **job):
             `die_from` on; `sleep_at`, one at which it says "sleeping" and does so; `wait`, seconds
             that each step takes; `handled`, a signal at which it exits with 7.
     """
-
-    def set_signals():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
-
-    return subprocess.Popen(
-        [sys.executable, __file__, json.dumps(job, default=os.fspath)],
-        stdin=subprocess.DEVNULL,
+    return warm.Program(
+        [__file__, json.dumps(job, default=os.fspath)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=set_signals,
+        ignored=ignored,
     )
 
 

@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 import tensorflow as tf
-from support import reading
+from support import reading, warm
 
 import monolith as ml
 from monolith.training import cpu
@@ -71,9 +71,8 @@ def train(model_dir, log, kind, arguments):
 
 
 def start_child(**job):
-    return subprocess.Popen(
-        [sys.executable, "-m", "support.stream_job", json.dumps(job, default=os.fspath)],
-        stdin=subprocess.DEVNULL,
+    return warm.Program(
+        ["-m", "support.stream_job", json.dumps(job, default=os.fspath)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

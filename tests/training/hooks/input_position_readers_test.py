@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
-from support import reading
+from support import reading, warm
 
 from monolith.data import columns, csv_files, examples, movies, parquet_files
 from monolith.data.schema import Dense, Ids, Label, StringIds
@@ -354,8 +354,8 @@ def test_in_processes_that_are_killed(directory, tmp_path):
     """Each reads some batches of all formats, saves, and is killed; the next one goes on."""
     for steps in (4, 1, 6, None):
         job = {"files": directory, "out": tmp_path, "steps": steps}
-        child = subprocess.Popen(
-            [sys.executable, __file__, json.dumps(job, default=os.fspath)],
+        child = warm.Program(
+            [__file__, json.dumps(job, default=os.fspath)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": TESTS, "PYTHONHASHSEED": str(steps or 0)},
@@ -431,8 +431,8 @@ def test_in_a_training_that_is_killed(tmp_path):
     files = [f"{tmp_path}/0.csv", f"{tmp_path}/1.csv"]
     for die_after in (6, 15, 11):
         job = {"model_dir": tmp_path / "model", "files": files, "die_after": die_after}
-        child = subprocess.Popen(
-            [sys.executable, __file__, json.dumps(job, default=os.fspath)],
+        child = warm.Program(
+            [__file__, json.dumps(job, default=os.fspath)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": TESTS},
