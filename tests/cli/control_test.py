@@ -3,12 +3,11 @@
 import contextlib
 import os
 import pathlib
-import subprocess
-import sys
 import threading
 
 import pytest
 import tensorflow as tf
+from support import warm
 from typer import testing
 
 from monolith.checkpoint import saver as saving
@@ -314,12 +313,8 @@ def moved_away(path):
 @pytest.mark.distributed
 def test_command_in_a_process_of_its_own(model_dir):
     def run(directory):
-        return subprocess.run(
-            [sys.executable, "-m", "monolith.cli.app", "control", directory, "stop"],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SEC * 2,
-            check=False,
+        return warm.run(
+            ["-m", "monolith.cli.app", "control", directory, "stop"], timeout=TIMEOUT_SEC * 2
         )
 
     with Training(model_dir) as training:

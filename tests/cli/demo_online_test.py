@@ -3,12 +3,10 @@
 import json
 import pathlib
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree
 
 import pytest
-from support import interactive
+from support import interactive, warm
 from typer import testing
 
 from monolith.cli import app
@@ -17,7 +15,7 @@ PATIENCE_SEC = 240
 
 
 def make_command(model_dir: pathlib.Path, *options: str) -> list[str]:
-    program = [sys.executable, "-m", "monolith.cli.app", "demo", "online"]
+    program = ["-m", "monolith.cli.app", "demo", "online"]
     return [*program, "--model-dir", str(model_dir), *options]
 
 
@@ -25,12 +23,8 @@ def make_command(model_dir: pathlib.Path, *options: str) -> list[str]:
 @pytest.mark.distributed
 def test_what_was_learned_a_moment_ago_is_worth_something(tmp_path):
     model_dir = tmp_path / "demo"
-    result = subprocess.run(
-        make_command(model_dir, "--hours", "2", "--hour-sec", "6"),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SEC,
-        check=False,
+    result = warm.run(
+        make_command(model_dir, "--hours", "2", "--hour-sec", "6"), timeout=PATIENCE_SEC
     )
     assert result.returncode == 0, result.stdout + result.stderr
     # Without a terminal: a line for each hour, no control codes.
@@ -52,9 +46,7 @@ def test_what_was_learned_a_moment_ago_is_worth_something(tmp_path):
     # The server is gone, and with it what it announced.
     assert not list((model_dir / "servers").glob("*/*"))
 
-    again = subprocess.run(
-        make_command(model_dir), capture_output=True, text=True, check=False, timeout=PATIENCE_SEC
-    )
+    again = warm.run(make_command(model_dir), timeout=PATIENCE_SEC)
     assert (again.returncode, again.stdout) == (1, "")
     assert "is not empty, and this demo begins anew; --restart" in again.stderr
 
@@ -62,7 +54,7 @@ def test_what_was_learned_a_moment_ago_is_worth_something(tmp_path):
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_a_terminal_shows_a_table_that_changes_until_ctrl_c(tmp_path):
-    program = interactive.Program(make_command(tmp_path / "demo", "--hour-sec", "60"))
+    program = interactive.Program(make_command(tmp_path / "demo", "--hour-sec", "60"), warm=True)
     try:
         # Each may take its time on a busy machine.
         for shown in (r"Exported as version", r"hour 1, \d min", r"hour 1, 1\d min"):

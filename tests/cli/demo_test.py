@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import tensorflow as tf
-from support import interactive
+from support import interactive, warm
 
 from monolith import errors
 from monolith.cli import demo
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def make_command(model_dir: pathlib.Path, *options: str) -> list[str]:
-    program = [sys.executable, "-m", "monolith.cli.app", "demo"]
+    program = ["-m", "monolith.cli.app", "demo"]
     return [*program, "--model-dir", str(model_dir), *options]
 
 
@@ -32,7 +32,7 @@ SHOWN = r"step [\d,]+ of 2,343, [\d,]+ examples/s, loss [\d.]+, AUC [\d.]+"
 def interrupted(tmp_path_factory):
     """A demo that Ctrl-C has ended: its directory, its exit code, what it showed."""
     model_dir = tmp_path_factory.mktemp("demo")
-    program = interactive.Program(make_command(model_dir))
+    program = interactive.Program(make_command(model_dir), warm=True)
     try:
         program.read_until(SHOWN)
         program.type("\x03")
@@ -65,13 +65,7 @@ def test_the_same_command_goes_on_and_recommends(interrupted):
     model_dir, _, output = interrupted
     step = int(re.search(r"Stopped at step ([\d,]+)", output)[1].replace(",", ""))
     last = step + 300  # Enough to be better than a coin, wherever it was stopped.
-    result = subprocess.run(
-        make_command(model_dir, "--steps", str(last)),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SEC,
-        check=False,
-    )
+    result = warm.run(make_command(model_dir, "--steps", str(last)), timeout=PATIENCE_SEC)
     assert result.returncode == 0, result.stdout + result.stderr
     assert f"Going on from step {step:,}." in result.stdout
     # Without a terminal: plain lines, no control codes.
@@ -90,7 +84,10 @@ def test_the_same_command_goes_on_and_recommends(interrupted):
 
 def test_wrong_options_are_refused_before_anything_is_loaded(tmp_path):
     result = subprocess.run(
-        make_command(tmp_path, "--steps", "0"), capture_output=True, text=True, check=False
+        [sys.executable, *make_command(tmp_path, "--steps", "0")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 2
     assert "--steps" in result.stderr
@@ -99,12 +96,7 @@ def test_wrong_options_are_refused_before_anything_is_loaded(tmp_path):
 @pytest.mark.parametrize("options", [(), ("--restart",)])
 def test_directory_that_cannot_be_written_is_one_sentence(tmp_path, options):
     (tmp_path / "file").touch()
-    result = subprocess.run(
-        make_command(tmp_path / "file" / "demo", *options),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = warm.run(make_command(tmp_path / "file" / "demo", *options))
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == (
         f"error: Nothing can be written to {tmp_path}/file/demo: not a directory; set --model-dir "

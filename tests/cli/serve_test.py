@@ -6,12 +6,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from support import warm
 from support.serving import Client, save_model
 from typer.testing import CliRunner
 
@@ -26,10 +26,10 @@ def models(tmp_path):
 
 
 @contextlib.contextmanager
-def serving(*args: str) -> Iterator[tuple[subprocess.Popen, str]]:
+def serving(*args: str) -> Iterator[tuple[warm.Program, str]]:
     """Runs the command; gives the process and the line that says where it listens."""
-    command = [sys.executable, "-m", "monolith.cli.app", "serve", *args]
-    process = subprocess.Popen(
+    command = ["-m", "monolith.cli.app", "serve", *args]
+    process = warm.Program(
         [*command, "--port", "0", "--rest-port", "0", "--poll", "0.05"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -43,6 +43,9 @@ def find_ipv6() -> list[str]:
 INTERFACE = find_interface_ipv4()
 IPV6 = find_ipv6()
 ALL = [ip for ip in ("127.0.0.1", ANOTHER_LOOPBACK, INTERFACE, *IPV6) if ip]
+# pytest-xdist takes what is behind the last "::" for the name of a test, which must not be in an
+# address: the tests of a class share their servers.
+IDS = [ip.replace(":", "_") for ip in ALL]
 
 
 def is_reached(ip: str, port: int) -> bool:
@@ -119,17 +122,17 @@ def ports(tmp_path_factory):
 
 @pytest.mark.distributed
 class TestServers:
-    @pytest.mark.parametrize("address", ALL)
+    @pytest.mark.parametrize("address", ALL, ids=IDS)
     def test_a_server_is_reached_by_its_address_and_by_no_other(self, ports, address):
         assert {ip for ip in ALL if is_reached(ip, ports[address])} == {address}
 
-    @pytest.mark.parametrize("address", ALL)
+    @pytest.mark.parametrize("address", ALL, ids=IDS)
     def test_it_works_for_others(self, ports, address):
         target = f"grpc://{net.concat_ip_and_port(address, ports[address])}"
         with tf.Graph().as_default(), tf.compat.v1.Session(target) as session:
             assert session.run(tf.constant(7) + 1) == 8
 
-    @pytest.mark.parametrize("address", ALL)
+    @pytest.mark.parametrize("address", ALL, ids=IDS)
     def test_a_member_announces_the_address_that_it_was_narrowed_to(self, ports, address):
         ip, port = net.parse_address(ports["announced"][address])
         assert ip == address

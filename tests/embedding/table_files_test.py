@@ -3,10 +3,9 @@
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 
 import pytest
+from support import warm
 
 from monolith import errors
 from monolith.embedding import table_files
@@ -66,7 +65,7 @@ table_files.write({path!r}, {{}}, {{"rows": write}})
 def test_a_killed_save_leaves_the_old_one(tmp_path):
     path = str(tmp_path / "table")
     table_files.write(path, {}, {"rows": make_writer("old")})
-    done = subprocess.run([sys.executable, "-c", KILLED.format(path=path)], check=False)
+    done = warm.run(["-c", KILLED.format(path=path)])
     assert done.returncode == -signal.SIGKILL
     assert len(os.listdir(path)) == 4  # Two files of rows, the list, and an unfinished one.
     assert read_rows(path) == "old"

@@ -7,39 +7,45 @@ import pty
 import re
 import select
 import struct
+import subprocess
 import termios
 import time
 
-from support import warm
+from support import warm as programs
 
 PATIENCE_SEC = 120
 
 
 class Program:
-    """A Python program in a terminal of its own.
+    """A program in a terminal of its own.
 
     Args:
-        arguments: What would stand behind `python`.
+        command: The program and its arguments.
+        warm: Whether `command` is what would stand behind `python`, and is to be forked.
         environment: Variables that it gets besides those of this process.
     """
 
-    def __init__(self, arguments: list[str], **environment: str) -> None:
+    def __init__(self, command: list[str], warm: bool = False, **environment: str) -> None:
         self._mine, theirs = pty.openpty()
         rows_and_columns = struct.pack("HHHH", 40, 200, 0, 0)  # Wide: no line is wrapped.
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, rows_and_columns)
         # A session of its own, whose terminal this is: so that Ctrl-C reaches it.
-        self.process = warm.Program(
-            arguments,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            on_terminal=True,
-            # The size is the terminal's, not what the one around the tests may have said.
-            env={k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
-            | environment,
+        start = self._fork if warm else self._execute
+        # The size is the terminal's, not what the one around the tests may have said.
+        kept = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+        self.process = start(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=kept | environment
         )
         os.close(theirs)
         self.output = ""
+
+    @staticmethod
+    def _fork(command, **options):
+        return programs.Program(command, on_terminal=True, **options)
+
+    @staticmethod
+    def _execute(command, **options):
+        return subprocess.Popen(["setsid", "--ctty", "--wait", *command], **options)
 
     def read_until(self, pattern: str) -> re.Match[str]:
         deadline = time.monotonic() + PATIENCE_SEC

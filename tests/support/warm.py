@@ -66,7 +66,7 @@ class Program:
                 reader, writer = os.pipe()
                 number, own = (reader, writer) if name == "stdin" else (writer, reader)
                 mode = ("w" if name == "stdin" else "r") + ("" if text else "b")
-                setattr(self, name, open(own, mode))
+                setattr(self, name, os.fdopen(own, mode))
                 opened.append(number)
             elif kind == subprocess.DEVNULL or (kind is None and name == "stdin"):
                 number = os.open(os.devnull, os.O_RDWR)
@@ -184,9 +184,7 @@ def _take(duplicate):
     return duplicate.detach()
 
 
-def _enter(
-    arguments, environment, directory, descriptors, start_new_session, on_terminal, ignored
-):
+def _enter(arguments, environment, directory, descriptors, start_new_session, on_terminal, ignored):
     """Runs in the program's process, and never returns."""
     if start_new_session or on_terminal:
         os.setsid()
@@ -196,11 +194,11 @@ def _enter(
         os.dup2(descriptor, number)
     for descriptor in set(descriptors) - {0, 1, 2}:
         os.close(descriptor)
-    sys.stdin = open(0, closefd=False)
+    sys.stdin = os.fdopen(0, closefd=False)
     # As the interpreter has them: full lines to a terminal, blocks to anything else.
-    sys.stdout = open(1, "w", buffering=-1, closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = io.TextIOWrapper(
-        open(2, "wb", buffering=0, closefd=False),
+        os.fdopen(2, "wb", buffering=0, closefd=False),
         errors="backslashreplace",
         line_buffering=True,
         write_through=True,

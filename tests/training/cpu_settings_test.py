@@ -2,14 +2,13 @@
 
 import os
 import stat
-import subprocess
-import sys
 import tempfile
 import time
 
 import pytest
 import tensorflow as tf
 from absl.testing import flagsaver
+from support import warm
 
 from monolith import errors
 from monolith.native_training import cpu_training, entry, feature, native_task
@@ -128,9 +127,7 @@ with tf.compat.v1.Session(config=config.session_config) as session:
 def test_threads_that_run_ops_side_by_side(threads, side_by_side):
     """Two ops wait for each other; in a process of its own, which had other sessions before."""
     settings = {"inter_op_parallelism_threads": threads}
-    done = subprocess.run(
-        [sys.executable, "-c", THREADS, repr(settings)], capture_output=True, text=True, timeout=120
-    )
+    done = warm.run(["-c", THREADS, repr(settings)])
     assert done.stdout.strip() == side_by_side, done.stderr
 
 
@@ -151,16 +148,7 @@ with tf.compat.v1.Session(config=session_config) as session:
 
 def test_threads_of_one_op():
     few, many = (
-        int(
-            subprocess.run(
-                [sys.executable, "-c", COUNT_THREADS, threads],
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=True,
-            ).stdout
-        )
-        for threads in ("3", "9")
+        int(warm.run(["-c", COUNT_THREADS, threads], check=True).stdout) for threads in ("3", "9")
     )
     assert many - few == 9 - 3
 

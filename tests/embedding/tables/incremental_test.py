@@ -6,13 +6,12 @@ Covers monolith/checkpoint/deltas.py.
 import os
 import pathlib
 import signal
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from support import warm
 
 from monolith import errors
 from monolith.checkpoint import delta_chain
@@ -402,8 +401,8 @@ run.train([2, 3])
 def test_killed_process_leaves_the_delta_before(tmp_path):
     """Killed when the third delta is on disk, and the list that names it not yet renamed."""
     code = _KILLED_RUN.format(test=__file__, model_dir=str(tmp_path / "model"))
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
-    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
+    process = warm.run(["-c", code])
+    assert process.returncode == -signal.SIGKILL, process.stderr
     assert get_steps(tmp_path / "model") == (1, [2])
     with tf.Graph().as_default():
         restored = Run(tmp_path / "model").read()

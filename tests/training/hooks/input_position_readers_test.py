@@ -354,14 +354,20 @@ def test_in_processes_that_are_killed(directory, tmp_path):
     """Each reads some batches of all formats, saves, and is killed; the next one goes on."""
     for steps in (4, 1, 6, None):
         job = {"files": directory, "out": tmp_path, "steps": steps}
-        child = warm.Program(
-            [__file__, json.dumps(job, default=os.fspath)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": TESTS, "PYTHONHASHSEED": str(steps or 0)},
-        )
-        output = child.communicate(timeout=TIMEOUT_SEC)
-        assert child.returncode == (0 if steps is None else -signal.SIGKILL), output
+        arguments = [__file__, json.dumps(job, default=os.fspath)]
+        env = {**os.environ, "PYTHONPATH": TESTS}
+        if steps == 1:
+            # A new interpreter, whose `hash` differs from that of those before and after it.
+            child = subprocess.run(
+                [sys.executable, *arguments],
+                env={**env, "PYTHONHASHSEED": "1"},
+                capture_output=True,
+                timeout=TIMEOUT_SEC,
+                check=False,
+            )
+        else:
+            child = warm.run(arguments, env=env, timeout=TIMEOUT_SEC)
+        assert child.returncode == (0 if steps is None else -signal.SIGKILL), child
     for kind in READERS:
         for settings in ({}, {"shuffle_rows": 30, "seed": 5}):
             lines = (tmp_path / f"{kind}{len(settings)}.seen").read_text().splitlines()
