@@ -6,6 +6,7 @@ unless they enter a graph themselves or ask for the fixture `graph_mode`; nothin
 execution off for the process, because that cannot be undone.
 """
 
+import gc
 import itertools
 import logging
 import os
@@ -50,6 +51,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if not _is_from_tensorflow(item)]
     if "PYTEST_XDIST_WORKER" in os.environ:
         items[:] = _order_for_several_processes(items)
+
+
+def pytest_collection_finish() -> None:
+    # What the import of TensorFlow and of all tests has left is no garbage: collections, of which
+    # the graphs of tests cause many, need not look through it again and again.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

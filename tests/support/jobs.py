@@ -28,6 +28,7 @@ _PRELOADED = [
     "monolith.serving.server.server",
     "monolith.cli.app",
     "kazoo.client",
+    "support.frozen",
 ]
 
 
