@@ -99,19 +99,9 @@ class CountingTask(NativeTask):
 
     def create_model_fn(self):
         def model_fn(features, mode, config):
-            columns = []
-            for name in sorted(NUM_IDS):
-                slot = self.ctx.create_feature_slot(
-                    FeatureSlotConfig(
-                        name=name,
-                        default_vec_initializer=entry.ZerosInitializer(),
-                        default_vec_optimizer=entry.SgdOptimizer(learning_rate=1.0),
-                        default_vec_compressor=entry.Fp32Compressor(),
-                    )
-                )
-                slice_ = slot.add_feature_slice(self.p.settings.dims)
-                column = FeatureColumnV1(slot, name)
-                columns.append((column, column.embedding_lookup(slice_)))
+            columns = [
+                look_up_counts(self.ctx, name, self.p.settings.dims) for name in sorted(NUM_IDS)
+            ]
             steps = tf.compat.v1.get_variable(
                 "steps", [], initializer=tf.compat.v1.zeros_initializer(), use_resource=True
             )
@@ -129,6 +119,20 @@ class CountingTask(NativeTask):
             return GraphSpec(mode, loss=loss, train_op=train_op)
 
         return model_fn
+
+
+def look_up_counts(ctx, name, dim):
+    """Returns the column of a feature whose rows count, and its embeddings."""
+    slot = ctx.create_feature_slot(
+        FeatureSlotConfig(
+            name=name,
+            default_vec_initializer=entry.ZerosInitializer(),
+            default_vec_optimizer=entry.SgdOptimizer(learning_rate=1.0),
+            default_vec_compressor=entry.Fp32Compressor(),
+        )
+    )
+    column = FeatureColumnV1(slot, name)
+    return column, column.embedding_lookup(slot.add_feature_slice(dim))
 
 
 class StepHook(tf.compat.v1.train.SessionRunHook):

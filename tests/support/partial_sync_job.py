@@ -7,15 +7,12 @@ it becomes; the rows count, as those of `support.counting` do.
 import dataclasses
 import os
 import pathlib
-import time
 
 import numpy as np
 import tensorflow as tf
 from support import counting
 
-from monolith.embedding import entry
 from monolith.embedding.features import gradients
-from monolith.embedding.features.slots import FeatureColumnV1, FeatureSlotConfig
 from monolith.graph.mode_keys import ModeKeys
 from monolith.graph.spec import GraphSpec
 from monolith.model.task import NativeTask
@@ -54,17 +51,7 @@ class LinearTask(NativeTask):
 
     def create_model_fn(self):
         def model_fn(features, mode, config):
-            slot = self.ctx.create_feature_slot(
-                FeatureSlotConfig(
-                    name="item",
-                    default_vec_initializer=entry.ZerosInitializer(),
-                    default_vec_optimizer=entry.SgdOptimizer(learning_rate=1.0),
-                    default_vec_compressor=entry.Fp32Compressor(),
-                )
-            )
-            slice_ = slot.add_feature_slice(2)
-            column = FeatureColumnV1(slot, "item")
-            embedding = column.embedding_lookup(slice_)
+            column, embedding = counting.look_up_counts(self.ctx, "item", 2)
             # Each worker begins with other values; those of the chief count.
             start = tf.compat.v1.constant_initializer(10.0 * self.p.settings.index)
             weights = tf.compat.v1.get_variable("w", [DIM], initializer=start, use_resource=True)
@@ -85,21 +72,12 @@ class LinearTask(NativeTask):
         return model_fn
 
 
-class DenseHook(tf.compat.v1.train.SessionRunHook):
-    """Writes the dense variables of a worker down when it ends, and makes steps last."""
-
-    def __init__(self, settings):
-        self._settings = settings
-        self._num_steps = 0
+class DenseHook(counting.StepHook):
+    """Also writes the dense variables of a worker down when it ends."""
 
     def begin(self):
         graph = tf.compat.v1.get_default_graph()
         self._variables = [v.read_value() for v in graph.get_collection("trainable_variables")]
-
-    def after_run(self, run_context, run_values):
-        self._num_steps += 1
-        print(f"step {self._num_steps}.", flush=True)
-        time.sleep(self._settings.step_sec)
 
     def end(self, session):
         values = [np.reshape(value, [-1]) for value in session.run(self._variables)]
