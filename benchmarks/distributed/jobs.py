@@ -50,7 +50,7 @@ class Job:
         cores: int,
         queues: bool = True,
     ) -> None:
-        name = f"{contender}-{shape.servers}-{shape.workers}-{model.features}"
+        name = "-".join([contender, *map(str, (*shape, model.features, model.history))])
         model_dir = directory / "distributed" / f"{name}-{'queues' if queues else 'step'}"
         shutil.rmtree(model_dir, ignore_errors=True)
         model_dir.mkdir(parents=True)

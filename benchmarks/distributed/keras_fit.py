@@ -24,6 +24,8 @@ _CALLS_PER_EPOCH = 10
 _FOREVER = 10**9
 _LOOK_SEC = 1.0
 
+_HISTORY = "history"
+
 
 class Coordinator:
     """One fit, in a thread, that does epochs only while it is asked to.
@@ -42,9 +44,7 @@ class Coordinator:
         strategy = make_strategy(cluster)
         with strategy.scope():
             network = make_network(tf_keras, model)
-        arrays = {
-            f"feature_{number}": batches.get_numbers(number) for number in range(model.features)
-        }
+        arrays = make_arrays(batches, model)
 
         def make_input(context: Any = None) -> tf.data.Dataset:
             dataset = tf.data.Dataset.from_tensor_slices((arrays, batches.labels[..., None]))
@@ -110,16 +110,29 @@ class Turns:
         self._over.set()
 
 
+def make_arrays(batches: workload.Batches, model: workload.Model) -> dict[str, Any]:
+    """Returns the ids of each input of the model."""
+    arrays = {f"feature_{number}": batches.get_numbers(number) for number in range(model.features)}
+    if model.history:
+        arrays[_HISTORY] = batches.draw_history(model.history)
+    return arrays
+
+
 def make_network(keras: Any, model: workload.Model) -> Any:
     """Returns the model, compiled, in the scope of a strategy."""
     inputs = {
         f"feature_{number}": keras.Input((), dtype="int64", name=f"feature_{number}")
         for number in range(model.features)
     }
-    rows = [
-        keras.layers.Embedding(model.count_rows(number), model.dim)(ids)
-        for number, ids in enumerate(inputs.values())
+    tables = [
+        keras.layers.Embedding(model.count_rows(number), model.dim)
+        for number in range(model.features)
     ]
+    rows = [table(ids) for table, ids in zip(tables, inputs.values(), strict=True)]
+    if model.history:
+        inputs[_HISTORY] = keras.Input((model.history,), dtype="int64", name=_HISTORY)
+        seen = tables[workload.MOVIE](inputs[_HISTORY])
+        rows.append(keras.layers.GlobalAveragePooling1D()(seen))
     hidden = keras.layers.Concatenate()(rows)
     for width in workload.HIDDEN:
         hidden = keras.layers.Dense(width, activation="relu")(hidden)

@@ -23,31 +23,37 @@ _NEVER_SEC = 10**6
 # Between two looks whether a training is still there.
 _LOOK_SEC = 1.0
 
+_HISTORY = "history"
+
 
 class RankingModel(ranking.MonolithModel):
-    """Features with one id each and a network of 256 and 64."""
+    """Features with one id each, a history if the model has one, a network of 256 and 64."""
 
     def __init__(self, batches: workload.Batches, model: workload.Model) -> None:
         super().__init__()
         self._dim = model.dim
-        # Of many features fewer batches: all of them are constants in the graph.
-        few = slice(0, max(10, workload.BATCHES * 20 // max(20, model.features)))
-        self._labels = batches.labels[few]
+        self._labels = batches.labels
         self._ids = {
-            f"feature_{number}": batches.get_numbers(number)[few]
+            f"feature_{number}": batches.get_numbers(number)[..., None]
             for number in range(model.features)
         }
+        if model.history:
+            self._ids[_HISTORY] = batches.draw_history(model.history)
 
     def input_fn(self, mode: str) -> tf.data.Dataset:
         features = {
-            name: tf.RaggedTensor.from_tensor(ids[..., None], ragged_rank=2)
-            for name, ids in self._ids.items()
+            name: tf.RaggedTensor.from_tensor(ids, ragged_rank=2) for name, ids in self._ids.items()
         }
         return tf.data.Dataset.from_tensor_slices({**features, "label": self._labels}).repeat()
 
     def model_fn(self, features: Any, mode: str) -> EstimatorSpec:
         for name in self._ids:
-            self.create_embedding_feature_column(name)
+            if name != _HISTORY:
+                self.create_embedding_feature_column(name)
+            else:
+                self.create_embedding_feature_column(
+                    name, shared_name=f"feature_{workload.MOVIE}", combiner="reduce_mean"
+                )
         optimizer = entry.AdagradOptimizer(
             workload.LEARNING_RATE, initial_accumulator_value=workload.INITIAL_ACCUMULATOR
         )

@@ -46,7 +46,8 @@ class Coordinator:
             self._tables = [
                 Table(model.count_rows(number), model.dim) for number in range(model.features)
             ]
-            widths = [model.features * model.dim, *workload.HIDDEN, 1]
+            columns = model.features + bool(model.history)
+            widths = [columns * model.dim, *workload.HIDDEN, 1]
             self._layers = [
                 (Parameter(_kernel(rows, columns)), Parameter(tf.zeros([columns])))
                 for rows, columns in itertools.pairwise(widths)
@@ -54,6 +55,8 @@ class Coordinator:
 
         def make_input() -> tf.data.Dataset:
             numbers = [batches.get_numbers(number) for number in range(model.features)]
+            if model.history:
+                numbers.append(batches.draw_history(model.history))
             arrays = (*numbers, batches.labels[..., None])
             return tf.data.Dataset.from_tensor_slices(arrays).repeat().prefetch(tf.data.AUTOTUNE)
 
@@ -87,9 +90,15 @@ class Coordinator:
             for table in self._tables:
                 tape.watch(table.parts)
             tape.watch([parameter.value for parameter in parameters])
+            of_tables, history = ids[: len(self._tables)], ids[len(self._tables) :]
             rows = [
-                table.look_up(of_table) for table, of_table in zip(self._tables, ids, strict=True)
+                table.look_up(numbers)
+                for table, numbers in zip(self._tables, of_tables, strict=True)
             ]
+            for seen in history:
+                found = self._tables[workload.MOVIE].look_up(tf.reshape(seen, [-1]))
+                found = tf.reshape(found, [*seen.shape, found.shape[-1]])
+                rows.append(tf.reduce_mean(found, 1))
             hidden = tf.concat(rows, 1)
             for number, (kernel, bias) in enumerate(self._layers):
                 hidden = tf.nn.bias_add(tf.matmul(hidden, kernel.value), bias.value)

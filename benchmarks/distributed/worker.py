@@ -45,7 +45,7 @@ class Worker(Process):
         cluster: dict[str, list[str]] | None = None,
     ) -> None:
         """Becomes a process of a job, which begins."""
-        batches = workload.load(pathlib.Path(path))
+        batches = workload.load(pathlib.Path(path), workload.Model(*model))
         if self._name == OURS:
             from benchmarks.distributed import ours
 

@@ -23,21 +23,38 @@ STEPS_PER_CALL = 10
 
 
 class Model(NamedTuple):
-    """Features with one id each, a table each, and a network of `HIDDEN` above them."""
+    """Features, a table each, and a network of `HIDDEN` above them.
+
+    Attributes:
+        features: How many have one id in each example.
+        dim: Width of all rows.
+        history: How many ids one more feature has, the movies that a user has seen. They use the
+            rows of the movies, and their mean is taken. 0: there is none.
+    """
 
     features: int
     dim: int
+    history: int = 0
 
     def __str__(self) -> str:
-        return f"{self.features} features of dim {self.dim}"
+        history = f" and {self.history} movies" if self.history else ""
+        return f"{self.features} features{history} of dim {self.dim}"
 
     def count_rows(self, feature: int) -> int:
         """Returns how many different ids a feature has."""
         return USERS if feature == 0 else OTHERS
 
+    def count_batches(self) -> int:
+        """Returns how many of the batches all contenders take: ids are constants in our graph."""
+        return max(10, BATCHES * 20 // max(20, self.features + self.history))
 
-# The demo's model, and one as wide as models for advertisements are.
-MODELS = (Model(2, 32), Model(20, 8))
+
+# The number of the feature whose rows a history uses.
+MOVIE = 1
+
+# The demo's model, one as wide as models for advertisements are, and one that knows what a user has
+# seen, where the network is not most of a step.
+MODELS = (Model(2, 32), Model(20, 8), Model(2, 32, 50))
 
 
 class Shape(NamedTuple):
@@ -73,12 +90,20 @@ class Batches(NamedTuple):
             return self.movies
         return (self.users * (2 * feature + 1) + self.movies) % OTHERS
 
+    def draw_history(self, length: int) -> np.ndarray:
+        """Returns movies for each example, as popular as they are: `[batches, BATCH, length]`.
+
+        Every process draws the same ones.
+        """
+        rng = np.random.default_rng(length)
+        return rng.choice(self.movies.ravel(), (*self.movies.shape, length))
+
 
 def save(batches: Batches, path: pathlib.Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez(path, **batches._asdict())
 
 
-def load(path: pathlib.Path) -> Batches:
+def load(path: pathlib.Path, model: Model) -> Batches:
     with np.load(path) as arrays:
-        return Batches(**arrays)
+        return Batches(**{name: arrays[name][: model.count_batches()] for name in arrays.files})

@@ -49,7 +49,7 @@ class Job:
         environment: dict[str, str],
         cores: int,
     ) -> None:
-        name = f"{contender.replace(' ', '_')}-{num_ranks}-{model.features}"
+        name = f"{contender.replace(' ', '_')}-{num_ranks}-{model.features}-{model.history}"
         model_dir = directory / "sync" / name
         shutil.rmtree(model_dir, ignore_errors=True)
         model_dir.mkdir(parents=True)

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.distributed import workload
-from benchmarks.distributed.keras_fit import Turns, make_network
+from benchmarks.distributed.keras_fit import Turns, make_arrays, make_network
 from benchmarks.sync import parts
 
 _STEPS_PER_EPOCH = 2 * workload.STEPS_PER_CALL
@@ -45,7 +45,7 @@ class Member:
         with strategy.scope():
             network = make_network(tf_keras, model)
         own = parts.take(batches, rank, len(cluster))
-        arrays = {f"feature_{number}": own.get_numbers(number) for number in range(model.features)}
+        arrays = make_arrays(own, model)
 
         def make_input(context: Any = None) -> tf.data.Dataset:
             dataset = tf.data.Dataset.from_tensor_slices((arrays, own.labels[..., None]))

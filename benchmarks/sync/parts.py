@@ -34,8 +34,12 @@ def count_least_bytes(batches: workload.Batches, model: workload.Model, num_rank
     distinct_elsewhere = 0
     for rank in range(num_ranks):
         part = take(batches, rank, num_ranks)
-        for feature in range(model.features):
-            for ids in part.get_numbers(feature):
+        ids_of = [part.get_numbers(feature) for feature in range(model.features)]
+        if model.history:
+            seen = part.draw_history(model.history)
+            ids_of[workload.MOVIE] = np.concatenate([ids_of[workload.MOVIE][..., None], seen], 2)
+        for of_table in ids_of:
+            for ids in of_table:
                 distinct_elsewhere += int(np.sum(np.unique(ids) % num_ranks != rank))
     per_id = _ID_BYTES + 2 * model.dim * _FLOAT_BYTES
     return distinct_elsewhere * per_id / len(batches.labels)

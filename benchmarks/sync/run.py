@@ -65,8 +65,9 @@ def measure(
                 turns.append(job.run(seconds))
         if num_ranks > 1:
             # So many steps in a row have each batch once.
-            sent = own.count_bytes(workload.BATCHES)
-    least = parts.count_least_bytes(batches, model, num_ranks)
+            sent = own.count_bytes(model.count_batches())
+    taken = workload.Batches(*(array[: model.count_batches()] for array in batches))
+    least = parts.count_least_bytes(taken, model, num_ranks)
     return Group(model, num_ranks, ours, keras, sent, least)
 
 

@@ -18,7 +18,7 @@ class Worker(Process):
         self, *, path: str, rank: int, cluster: list[str], model: list[int], model_dir: str
     ) -> None:
         """Becomes a rank of a job, which begins."""
-        batches = workload.load(pathlib.Path(path))
+        batches = workload.load(pathlib.Path(path), workload.Model(*model))
         if self._name == OURS:
             from benchmarks.sync import ours
 

@@ -19,7 +19,7 @@ Example:
 
 import abc
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -28,8 +28,8 @@ from monolith.data import line_conditions, row_filters
 from monolith.data.row_fields import check_type
 from monolith.proto import transform_config_pb2
 
-_Basic = transform_config_pb2.BasicTransformConfig
-_One = transform_config_pb2.TransformConfig.OneTransformConfig
+_Basic: TypeAlias = transform_config_pb2.BasicTransformConfig
+_One: TypeAlias = transform_config_pb2.TransformConfig.OneTransformConfig
 
 
 class Transform(abc.ABC):
