@@ -60,6 +60,7 @@ class Links:
         self._end_process = end_process
         self._peers: dict[int, _Peer] = {}
         self._state = threading.Condition()
+        self._send_lock = threading.Lock()
         self._gathered: dict[int, dict[int, Any]] = {}
         self._round = 0
         self._problem: str | None = None
@@ -324,9 +325,12 @@ class Links:
                 self._lose(*next(iter(self._left.items())))
 
     def _send_all(self, message: dict[str, Any], besides: int | None = None) -> None:
-        for rank, peer in self._peers.items():
-            if rank != besides:
-                peer.send(message)
+        # All get messages in the same order: who has got the values of a round may leave before
+        # another one has, and that it has left must not come first there.
+        with self._send_lock:
+            for rank, peer in self._peers.items():
+                if rank != besides:
+                    peer.send(message)
 
     def _start(self, target: Callable[..., None], *args: Any) -> None:
         thread = threading.Thread(target=target, args=args, name="RankLinks", daemon=True)

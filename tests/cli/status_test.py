@@ -59,7 +59,7 @@ def tells_everything(job):
     return (
         all(workers)
         and all(servers)
-        and all("requests_per_step" in w["facts"] for w in workers)
+        and all(w["facts"].get("requests_per_step") is not None for w in workers)
         and all(w["facts"].get("examples_per_sec") for w in workers)
         and all(w["facts"].get("steps_behind") is not None for w in workers)
         and sum(s["facts"].get("rows", 0) for s in servers) == sum(counting.NUM_IDS.values())

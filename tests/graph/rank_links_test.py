@@ -100,6 +100,27 @@ def test_who_leaves_is_not_lost(meet):
     links[0].leave()  # Nor is who leaves later.
 
 
+def test_who_leaves_after_a_round_does_not_spoil_it_for_a_slower_one(meet, monkeypatch):
+    links = meet(3)
+    links[0]._peers = dict(sorted(links[0]._peers.items()))  # Rank 1 gets its message first.
+    send = rank_links._Peer.send
+
+    def send_late(peer, message):
+        if message["kind"] == "values" and peer.rank == 2:
+            time.sleep(0.3)  # Rank 1 has the values long since.
+        send(peer, message)
+
+    monkeypatch.setattr(rank_links._Peer, "send", send_late)
+
+    def gather_and_leave(rank):
+        values = rank.gather(rank._place.rank)
+        if rank is links[1]:
+            rank.leave()
+        return values
+
+    assert in_all(links, gather_and_leave) == [[0, 1, 2]] * 3
+
+
 def test_who_waits_for_one_that_has_left_loses_it(meet):
     links = meet(3, timeout_sec=0.5, end_process=lambda code: None)
     links[2].begin_step()
