@@ -33,9 +33,10 @@ struct Epilogue {
   bool relu = false;            // Negative elements become zero; NaN stays NaN.
 };
 
-// Products are computed this many columns at a time, and this many rows.
+// Products are computed this many columns at a time, or twice as many, and up to this many rows:
+// pieces of a product for several threads are best multiples of both.
 inline constexpr std::size_t kPanelColumns = 16;
-inline constexpr std::size_t kBlockRows = 6;
+inline constexpr std::size_t kBlockRows = 12;
 
 // The right side of products [depth, columns], laid out so that reading it is fast; the floats of
 // `storage`, of which `PackedFloats` says how many are needed, must outlive it.

@@ -50,14 +50,15 @@ struct Shape {
 
 class MultiplyTest : public testing::TestWithParam<Shape> {};
 
-// Around the sizes of a block of rows (6 or 8, then 2 and 1), a panel's columns (16) and a
-// part's depth (256).
+// Around the sizes of a block of rows (12 or 6, then 8, 4, 2 and 1), a chunk of blocks (96), one
+// and two panels' columns (16), a part's depth (128), and rows whose place is bad (512).
 INSTANTIATE_TEST_SUITE_P(Shapes, MultiplyTest,
                          testing::Values(Shape{1, 1, 1}, Shape{6, 16, 8}, Shape{5, 15, 3},
                                          Shape{7, 17, 5}, Shape{13, 33, 64}, Shape{3, 1, 256},
                                          Shape{8, 20, 257}, Shape{20, 5, 1000}, Shape{2, 3, 0},
                                          Shape{12, 16, 4}, Shape{24, 48, 300}, Shape{31, 31, 31},
-                                         Shape{0, 4, 4}, Shape{4, 0, 4}));
+                                         Shape{97, 33, 129}, Shape{108, 64, 512},
+                                         Shape{23, 49, 1024}, Shape{0, 4, 4}, Shape{4, 0, 4}));
 
 TEST_P(MultiplyTest, EqualsTheDefinition) {
   const auto [rows, columns, depth] = GetParam();

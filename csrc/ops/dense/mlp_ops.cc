@@ -89,9 +89,11 @@ class Pieces {
   std::int64_t rows_per_piece_;
 };
 
-// Whole blocks of core::Multiply, some ten microseconds for usual layers.
+// Whole blocks of core::Multiply, some ten microseconds for usual layers. A piece of a kernel's
+// gradient is this wide since it copies the inputs it takes, as much for few columns as for many.
 constexpr std::int64_t kBatchRows = 4 * core::kBlockRows;
-constexpr std::int64_t kKernelRows = 16 * core::kBlockRows;
+constexpr std::int64_t kKernelRows = 4 * core::kBlockRows;
+constexpr std::int64_t kKernelColumns = 8 * core::kPanelColumns;
 
 // A thread wakes up in about the time of this many multiplications.
 constexpr std::int64_t kMultiplicationsPerHelper = 2'000'000;
@@ -367,7 +369,7 @@ class MlpGradientOp final : public MlpOpBase {
     std::vector<KernelPiece> result;
     for (std::size_t l = 0; l < layers.size(); ++l) {
       const Pieces rows(layers[l].dim, kKernelRows);
-      const Pieces columns(layers[l].units, core::kPanelColumns);
+      const Pieces columns(layers[l].units, kKernelColumns);
       for (std::int64_t c = 0; c < columns.size(); ++c) {
         for (std::int64_t r = 0; r < rows.size(); ++r) {
           result.push_back({l, rows.first(r), rows.count(r), columns.first(c), columns.count(c)});
