@@ -1,7 +1,8 @@
 """Sends the variables of a model to all servers of its dense part, from time to time.
 
 There are few of them, and nearly all change in every step. So all are sent, less often than rows. A
-server that is new gets them at once.
+server that is new gets them at once. One that does not answer is asked a short question, at growing
+intervals, and only when it answers that, variables are read for it again.
 """
 
 import logging
@@ -23,7 +24,8 @@ from monolith.serving.sync.targets import ENTRY, SyncBackend, Target, find_targe
 logger = logging.getLogger(__name__)
 
 _METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
-_MAX_THREADS = 8
+_MIN_BACKOFF_SEC = 0.1
+_MAX_BACKOFF_SEC = 2.0
 
 Values = Mapping[str, np.ndarray]
 
@@ -68,8 +70,10 @@ class VariableReads:
 class DensePusher:
     """Keeps the variables of servers up to date, until it is closed.
 
+    Each server has a thread of its own, so one that is slow or does not answer holds up no other.
+
     Args:
-        read: Returns the values of all variables by name.
+        read: Returns the values of all variables by name. Called by any thread.
         backend: Knows the servers.
         config: How often, and how.
         clock: Returns a time in seconds that never goes back.
@@ -89,7 +93,6 @@ class DensePusher:
         self._servers: dict[str, _DenseServer] = {}
         self._problem = ""
         self._stopped = threading.Event()
-        self._pool = futures.ThreadPoolExecutor(_MAX_THREADS, "sync_dense")
         self._thread = threading.Thread(target=self._run, name="sync_dense", daemon=True)
 
     def start(self) -> "DensePusher":
@@ -101,103 +104,162 @@ class DensePusher:
         """Sends the variables a last time, and ends.
 
         Args:
-            flush_sec: 0: it does not, such as when nobody can read them any more.
+            flush_sec: How long to wait for that; None: as the config says. 0: they are not sent,
+                such as when nobody can read them any more.
 
         Returns:
             Whether all servers have got them.
         """
         self._stopped.set()
         self._thread.join()
-        is_done = flush_sec != 0 and self._send(is_last=True)
-        self._pool.shutdown(wait=False)
+        flush_sec = self._config.flush_sec if flush_sec is None else flush_sec
+        is_done = flush_sec != 0 and self._send_last(flush_sec)
         for server in self._servers.values():
-            server.channel.close()
+            server.close()
         return is_done
 
     def _run(self) -> None:
         # Looked at as often as rows are sent, for servers that are new or did not answer.
         poll_sec = min(self._config.interval_sec, self._config.dense_interval_sec)
         while not self._stopped.is_set():
-            self._send()
+            self._find()
+            reading = _Reading(self._read)
+            for server in self._servers.values():
+                if server.is_due():
+                    server.update(reading)
             self._stopped.wait(poll_sec)
 
-    def _send(self, is_last: bool = False) -> bool:
+    def _send_last(self, flush_sec: float) -> bool:
+        is_found = self._find()
+        reading = _Reading(self._read)
+        sent = [server.update(reading) for server in self._servers.values()]
+        done, late = futures.wait(sent, flush_sec)
+        return is_found and not late and all(future.result() for future in done)
+
+    def _find(self) -> bool:
+        """Asks for the servers; returns whether that is known."""
         try:
-            due = self._find_due(is_last)
-            values = self._read() if due else {}
+            targets = {target.name: target for target in find_targets(self._backend, ENTRY)}
         except Exception as e:  # noqa: BLE001 - training goes on, and the next time may succeed
             problem = str(e).partition("\n")[0]
             if problem != self._problem:
-                logger.warning("variables are not sent at the moment: %s", problem)
+                logger.warning("nobody new gets variables at the moment: %s", problem)
             self._problem = problem
             return False
         self._problem = ""
-        now_sec = self._clock()
-        sent = [self._pool.submit(server.send, values) for server in due]
-        is_done = True
-        for server, future in zip(due, sent, strict=True):
-            if future.result():
-                server.sent_sec = now_sec
-            else:
-                is_done = False
-        return is_done
-
-    def _find_due(self, is_last: bool) -> list["_DenseServer"]:
-        targets = {target.name: target for target in find_targets(self._backend, ENTRY)}
         for name in [name for name in self._servers if name not in targets]:
-            self._servers.pop(name).channel.close()
+            self._servers.pop(name).close()
         for name, target in targets.items():
             if name not in self._servers:
-                self._servers[name] = _DenseServer(target, self._config)
-        latest_sec = self._clock() - self._config.dense_interval_sec
-        return [
-            server
-            for server in self._servers.values()
-            if is_last or server.sent_sec is None or server.sent_sec <= latest_sec
-        ]
+                self._servers[name] = _DenseServer(target, self._config, self._clock)
+        return True
+
+
+class _Reading:
+    """The variables as they are when the first server wants them; read once for all. Thread-safe.
+
+    Args:
+        read: Returns their values by name.
+    """
+
+    def __init__(self, read: Callable[[], Values]) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._values: Values | None = None
+
+    def get(self) -> Values:
+        """Returns the values by name."""
+        with self._lock:
+            if self._values is None:
+                self._values = self._read()
+            return self._values
 
 
 class _DenseServer:
-    """A server that gets variables.
+    """A server that gets variables, and the thread that sends them.
 
-    Attributes:
-        channel: The connection.
-        sent_sec: When it got them last; None: never.
+    Args:
+        target: The server, and the model.
+        config: How it is called.
+        clock: Returns a time in seconds that never goes back.
     """
 
-    def __init__(self, target: Target, config: SyncConfig) -> None:
-        self.channel = SyncChannel(target, config)
-        self.sent_sec: float | None = None
+    def __init__(self, target: Target, config: SyncConfig, clock: Callable[[], float]) -> None:
+        self._channel = SyncChannel(target, config)
+        self._interval_sec = config.dense_interval_sec
+        self._clock = clock
+        self._pool = futures.ThreadPoolExecutor(1, "sync_dense")
+        self._job: futures.Future[bool] | None = None
+        self._due_sec = clock()
+        self._backoff_sec = 0.0
         self._wanted: Sequence[str] | None = None
         self._told = ""
 
-    def send(self, values: Values) -> bool:
-        """Sends what the model there wants; returns whether it has arrived."""
-        if self._wanted is None:
-            self._wanted = self._ask()
-        if self._wanted is None:
-            return False
-        missing = sorted(set(self._wanted) - values.keys())
-        if missing or not self._wanted:
+    def is_due(self) -> bool:
+        """Returns whether it is time to send, and nothing is on its way."""
+        return (self._job is None or self._job.done()) and self._due_sec <= self._clock()
+
+    def update(self, reading: _Reading) -> "futures.Future[bool]":
+        """Sends variables as soon as the thread is free; returns whether they arrive."""
+        self._job = self._pool.submit(self._update, reading)
+        return self._job
+
+    def close(self) -> None:
+        """Ends the thread; what is on its way is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._channel.close()
+
+    def _update(self, reading: _Reading) -> bool:
+        started_sec = self._clock()
+        is_done, is_over = False, False
+        try:
+            is_done, is_over = self._send(reading)
+        except Exception as e:  # noqa: BLE001 - such as a session that is closed
+            self._tell(f"at the moment: {str(e).partition(chr(10))[0]}")
+        if is_over:
+            self._backoff_sec = 0.0
+            self._due_sec = started_sec + self._interval_sec
+        else:
+            self._backoff_sec = min(_MAX_BACKOFF_SEC, self._backoff_sec * 2 or _MIN_BACKOFF_SEC)
+            self._due_sec = self._clock() + self._backoff_sec
+        return is_done
+
+    def _send(self, reading: _Reading) -> tuple[bool, bool]:
+        """Returns whether all has arrived, and whether that is all to do for this interval."""
+        # A server that was silent is asked this first: to read all variables costs more.
+        wanted, is_awake = self._wanted, False
+        if wanted is None:
+            wanted, is_awake = self._ask(), True
+        if wanted is None:
+            return False, False
+        self._wanted = None  # Until it is known to be the same server.
+        if not wanted:
             self._tell(
-                f"has variables that this training does not have: {', '.join(missing)}"
-                if missing
-                else f"has no function {VARIABLES_ASSIGN!r}; export it with this version"
+                f"since it has no function {VARIABLES_ASSIGN!r}; export it with this version"
             )
-            return True  # Until it is another server, there is nothing to send.
+            return True, True
+        values = reading.get()
+        missing = sorted(set(wanted) - values.keys())
+        if missing:
+            names = ", ".join(missing)
+            self._tell(f"as it has variables that this training does not have: {names}")
+            return True, True
         request = predict_pb2.PredictRequest()
-        for name in self._wanted:
+        for name in wanted:
             request.inputs[name].CopyFrom(tf.make_tensor_proto(values[name]))
-        answer = self.channel.predict(VARIABLES_ASSIGN, request.SerializeToString(), 0)
-        if not answer.is_ok or answer.is_other_server:
-            self._wanted = None  # It may have another model by now.
-        return answer.is_ok
+        answer = self._channel.predict(VARIABLES_ASSIGN, request.SerializeToString(), 0)
+        if answer.is_ok and not answer.is_other_server:
+            self._wanted = wanted
+            self._told = ""
+        # Who is silent gets them once it answers. Who answers questions, but refuses this or is too
+        # slow for it, would do the same again: that is not worth a read before it is time.
+        return answer.is_ok, is_awake or not answer.is_silence
 
     def _ask(self) -> Sequence[str] | None:
         """Returns the variables of the model there; None if it does not answer."""
         request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
-        request.model_spec.name = self.channel.target.model
-        answer = self.channel.call(_METADATA, request.SerializeToString())
+        request.model_spec.name = self._channel.target.model
+        answer = self._channel.call(_METADATA, request.SerializeToString())
         if not answer.is_ok:
             return None
         response = get_model_metadata_pb2.GetModelMetadataResponse.FromString(answer.response)
@@ -207,5 +269,5 @@ class _DenseServer:
 
     def _tell(self, problem: str) -> None:
         if problem != self._told:
-            logger.warning("%s gets no variables: it %s", self.channel.target.name, problem)
+            logger.warning("%s gets no variables %s", self._channel.target.name, problem)
         self._told = problem

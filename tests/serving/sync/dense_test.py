@@ -1,13 +1,16 @@
 """Variables go to servers of models that were exported."""
 
+import contextlib
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from support import serving
+from support.proxies import Proxy
 
 from monolith.serving import export_tables
+from monolith.serving.sync.channel import SyncChannel
 from monolith.serving.sync.config import SyncConfig
 from monolith.serving.sync.dense import DensePusher, VariableReads
 from monolith.serving.sync.targets import ListedTargets
@@ -30,9 +33,47 @@ def save_model(path):
         builder.save()
 
 
-def push(server, read):
+def push(server, read, config=CONFIG):
     backend = ListedTargets({"m": [f"127.0.0.1:{server.port}"]}, "m")
-    return DensePusher(read, backend, CONFIG).start()
+    return DensePusher(read, backend, config).start()
+
+
+def wait_for(condition):
+    deadline_sec = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline_sec, "it does not happen"
+        time.sleep(0.01)
+
+
+class Reads:
+    """Counts reads of the variables.
+
+    Attributes:
+        count: How many there were.
+        value: What they found.
+    """
+
+    def __init__(self, value=3.0):
+        self.count = 0
+        self.value = value
+
+    def __call__(self):
+        self.count += 1
+        return {"w": np.float32(self.value)}
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The methods of calls to servers, as they are made."""
+    made = []
+    call = SyncChannel.call
+
+    def call_and_note(self, method, *args, **kwargs):
+        made.append(method.rpartition("/")[2])
+        return call(self, method, *args, **kwargs)
+
+    monkeypatch.setattr(SyncChannel, "call", call_and_note)
+    return made
 
 
 def test_a_server_gets_variables_again_and_again(tmp_path):
@@ -87,6 +128,148 @@ def test_a_server_may_refuse_and_a_model_may_have_no_variables(tmp_path, caplog)
                 time.sleep(0.01)
             pusher.close()
             assert client.predict([1.0]) == [2.0]
+
+
+def test_nothing_is_read_for_a_server_that_does_not_answer(tmp_path, calls):
+    save_model(tmp_path / "1")
+    # Once in the time of a test; each look is much sooner.
+    config = SyncConfig(interval_sec=0.01, dense_interval_sec=3600, timeout_sec=0.5)
+    reads = Reads()
+    with (
+        serving.serving(tmp_path, allow_writes=True) as (server, client),
+        Proxy(f"127.0.0.1:{server.port}") as proxy,
+    ):
+        backend = ListedTargets({"m": [proxy.address]}, "m")
+        proxy.stall()
+        with contextlib.closing(DensePusher(reads, backend, config).start()):
+            wait_for(lambda: calls.count("GetModelMetadata") >= 3)
+            assert reads.count == 0
+            assert "Predict" not in calls
+            proxy.flow()
+            wait_for(lambda: client.predict([1.0]) == [3.0])
+            assert reads.count == 1
+
+
+def test_a_server_that_falls_silent_gets_variables_as_soon_as_it_answers(tmp_path, calls):
+    save_model(tmp_path / "1")
+    config = SyncConfig(interval_sec=0.01, dense_interval_sec=0.2, timeout_sec=0.5)
+    reads = Reads()
+    with (
+        serving.serving(tmp_path, allow_writes=True) as (server, client),
+        Proxy(f"127.0.0.1:{server.port}") as proxy,
+    ):
+        backend = ListedTargets({"m": [proxy.address]}, "m")
+        with contextlib.closing(DensePusher(reads, backend, config).start()):
+            wait_for(lambda: client.predict([1.0]) == [3.0])
+            proxy.stall()
+            asked = calls.count("GetModelMetadata")
+            wait_for(lambda: calls.count("GetModelMetadata") >= asked + 1)
+            # From here on, there are questions only.
+            before = reads.count
+            wait_for(lambda: calls.count("GetModelMetadata") >= asked + 4)
+            assert reads.count == before
+            reads.value = 5.0
+            proxy.flow()
+            wait_for(lambda: client.predict([1.0]) == [5.0])
+
+
+def test_a_server_that_refuses_is_asked_again_when_it_is_time(tmp_path, calls):
+    save_model(tmp_path / "1")
+    reads = Reads()
+    looks = []
+    with serving.serving(tmp_path) as (server, _):
+
+        class Backend(ListedTargets):
+            def get_sync_targets(self, sub_graph):
+                looks.append(sub_graph)
+                return super().get_sync_targets(sub_graph)
+
+        backend = Backend({"m": [f"127.0.0.1:{server.port}"]}, "m")
+        config = SyncConfig(interval_sec=0.01, dense_interval_sec=3600)
+        pusher = DensePusher(reads, backend, config).start()
+        wait_for(lambda: "Predict" in calls)
+        looked = len(looks)
+        wait_for(lambda: len(looks) >= looked + 50)
+        assert reads.count == 1
+        assert not pusher.close()
+
+
+def test_a_server_that_does_not_answer_holds_up_no_other(tmp_path, calls):
+    save_model(tmp_path / "1")
+    values = {"w": np.float32(3)}
+    with (
+        serving.serving(tmp_path, allow_writes=True) as (server, client),
+        Proxy(f"127.0.0.1:{server.port}") as proxy,
+    ):
+        # Twice the same server, and one way to it leads through the proxy.
+        backend = ListedTargets({"m": [proxy.address, f"127.0.0.1:{server.port}"]}, "m")
+        # Whoever waits for an answer does so for an hour.
+        config = SyncConfig(interval_sec=0.05, dense_interval_sec=0.1, timeout_sec=3600)
+        pusher = DensePusher(lambda: values, backend, config).start()
+        wait_for(lambda: proxy.num_connections > 0 and calls.count("Predict") >= 4)
+        proxy.stall()
+        for factor in (5.0, 7.0, 9.0):
+            values["w"] = np.float32(factor)
+            wait_for(lambda factor=factor: client.predict([1.0]) == [factor])
+        values["w"] = np.float32(11)
+        assert not pusher.close(flush_sec=0.5)
+        wait_for(lambda: client.predict([1.0]) == [11.0])
+
+
+def test_servers_share_a_read(tmp_path):
+    save_model(tmp_path / "1")
+    reads = Reads()
+    with serving.serving(tmp_path, allow_writes=True) as (server, client):
+        # Two names of one server.
+        addresses = [f"{host}:{server.port}" for host in ("127.0.0.1", "localhost")]
+        config = SyncConfig(interval_sec=0.01, dense_interval_sec=3600)
+        pusher = DensePusher(reads, ListedTargets({"m": addresses}, "m"), config).start()
+        wait_for(lambda: client.predict([1.0]) == [3.0])
+        assert pusher.close()
+        # At the beginning, and at the end.
+        assert reads.count == 2
+
+
+def test_variables_that_cannot_be_read_are_read_again(tmp_path, caplog):
+    save_model(tmp_path / "1")
+    tries = []
+
+    def read():
+        tries.append(0)
+        if len(tries) < 3:
+            raise RuntimeError("no session\nsince there is none")
+        return {"w": np.float32(3)}
+
+    config = SyncConfig(interval_sec=0.01, dense_interval_sec=3600)
+    with (
+        serving.serving(tmp_path, allow_writes=True) as (server, client),
+        contextlib.closing(push(server, read, config)),
+    ):
+        wait_for(lambda: client.predict([1.0]) == [3.0])
+    assert caplog.text.count("gets no variables at the moment: no session\n") == 1
+
+
+def test_servers_are_kept_while_nobody_can_tell_who_they_are(tmp_path, caplog):
+    save_model(tmp_path / "1")
+    values = {"w": np.float32(3)}
+    problems = []
+
+    class Backend(ListedTargets):
+        def get_sync_targets(self, sub_graph):
+            if problems:
+                raise RuntimeError(problems[0])
+            return super().get_sync_targets(sub_graph)
+
+    with serving.serving(tmp_path, allow_writes=True) as (server, client):
+        backend = Backend({"m": [f"127.0.0.1:{server.port}"]}, "m")
+        pusher = DensePusher(lambda: values, backend, CONFIG).start()
+        wait_for(lambda: client.predict([1.0]) == [3.0])
+        problems.append("ZooKeeper is away")
+        wait_for(lambda: "nobody new gets variables at the moment: ZooKeeper is" in caplog.text)
+        values["w"] = np.float32(5)
+        wait_for(lambda: client.predict([1.0]) == [5.0])
+        # Somebody may be missing.
+        assert not pusher.close()
 
 
 def test_parts_of_a_variable_are_one():
