@@ -1,7 +1,6 @@
 """A model of `ml.Estimator` that ranks train, and what one rank does with it."""
 
 import os
-import pathlib
 import signal
 
 import numpy as np
@@ -15,6 +14,8 @@ from monolith.graph import collectives
 
 BATCH = 12  # Divided by 1, 2 and 3 ranks.
 NUM_IDS = 30
+# More than any test of kills reads.
+NUM_BATCHES = 20000
 
 
 class Ranking(ml.Model):
@@ -91,37 +92,45 @@ def train_from(directory, optimizers, num_batches):
     collectives.shutdown()
 
 
-def die_at(point):
-    """Kills this process when it comes to a point for the second time."""
-    left = [2]
+def kill_at(point, hits, pid):
+    """Kills a process when this one comes to a point for the given time."""
+    left = [hits]
 
     def count(reached):
         left[0] -= reached == point
         if left[0] == 0:
             print("the victim goes", flush=True)
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
     failpoints.on_reach = count
     write_rows = snapshots.TableSaverListener.before_save
 
     def write_and_count(self, session, step):
+        count("position_written")
         write_rows(self, session, step)
         count("rows_written")
 
     snapshots.TableSaverListener.before_save = write_and_count
 
 
-def train_until_killed(directory, victim, point=None, max_steps=60):
-    """Trains with a checkpoint every few steps; rank `victim`, if it is one, dies on the way.
+def train_until_killed(directory, kill=None, max_steps=NUM_BATCHES):
+    """Trains with a checkpoint every few steps; a rank may die on the way.
 
-    It does so at a point of its second save: one of `failpoints`, or, in a rank that is not rank 0,
-    when it has written its rows.
+    Args:
+        directory: Of the test.
+        kill: None, or: which rank comes to a point, which one; for which time; and which rank is
+            killed then. Points are those of `failpoints`, and in any rank `position_written` and
+            `rows_written`.
+        max_steps: Where training ends.
     """
     collectives.init(timeout_sec=20.0)
-    if collectives.rank() == victim:
-        die_at(point)
-    estimator = make_estimator(f"{directory}/model", "adagrad", save_checkpoints_steps=4)
+    pids = [pid for (pid,) in collectives.gather_numbers([os.getpid()])]
+    print("the ranks have met", flush=True)
+    if kill is not None and collectives.rank() == kill[0]:
+        _, point, hits, victim = kill
+        kill_at(point, hits, pids[victim])
+    settings = {"save_checkpoints_steps": 4, "checkpoints_max_to_keep": 2}
+    estimator = make_estimator(f"{directory}/model", "adagrad", **settings)
     # Who goes on with another number of ranks reads its input from the start.
-    estimator.train(Data(max(200, max_steps)), max_steps=max_steps)
-    write(directory, "done", [len(list(pathlib.Path(directory, "model").iterdir()))])
+    estimator.train(Data(NUM_BATCHES), max_steps=max_steps)
     collectives.shutdown()
