@@ -3,6 +3,7 @@
 Each rank is a process that runs the script; `monolith.graph.collectives.init()` in it finds the
 others. What ranks write is labelled with their number. When one fails, the others are given a
 moment to end by themselves, since they name it; whoever is left then is ended, and nothing stays.
+Ranks that have not met yet cannot know of each other's end, so they are told.
 """
 
 import contextlib
@@ -18,6 +19,8 @@ from collections.abc import Iterator
 from typing import IO, Annotated, Any
 
 import typer
+
+from monolith.graph import rank_links
 
 # What stands behind the script is for the script.
 CONTEXT = {
@@ -52,7 +55,7 @@ def run(
             metavar="SECONDS",
             help="How long ranks may take to end after a failure.",
         ),
-    ] = 10.0,
+    ] = 8.0,
 ) -> None:
     """Start a Python program as several ranks of one synchronous job, on this machine."""
     if not os.path.isfile(script):
@@ -75,6 +78,10 @@ class _Launch:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._readers: list[threading.Thread] = []
         self._received: signal.Signals | None = None
+        self._listener: socket.socket | None = None
+        # The first rank that has ended, and what to say of it.
+        self._ended: tuple[int, str] | None = None
+        self._answers_for_rank_0 = False
         # Lines of several ranks must not run into each other.
         self._write_lock = threading.Lock()
 
@@ -86,6 +93,8 @@ class _Launch:
                 return self._wait()
             finally:
                 self._end_all()
+                if self._listener is not None:
+                    self._listener.close()
 
     def _start(self) -> None:
         libc = ctypes.CDLL(None)
@@ -94,37 +103,41 @@ class _Launch:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
         # Rank 0 inherits the socket, so nobody can take the port between its choice and its use.
-        with socket.create_server(("127.0.0.1", 0), backlog=self._size) as listener:
-            address = f"127.0.0.1:{listener.getsockname()[1]}"
-            for rank in range(self._size):
-                environment = {
-                    **os.environ,
-                    "MONOLITH_RANK": str(rank),
-                    "MONOLITH_SIZE": str(self._size),
-                    "MONOLITH_LOCAL_RANK": str(rank),
-                    "MONOLITH_LOCAL_SIZE": str(self._size),
-                    "MONOLITH_RANKS_ADDRESS": address,
-                }
-                if self._timeout_sec is not None:
-                    environment["MONOLITH_RANKS_TIMEOUT_SEC"] = str(self._timeout_sec)
-                inherited: tuple[int, ...] = ()
-                if rank == 0:
-                    environment["MONOLITH_RANKS_LISTENER"] = str(listener.fileno())
-                    inherited = (listener.fileno(),)
-                process = subprocess.Popen(
-                    self._command,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    pass_fds=inherited,
-                    # A group of its own, to which whatever the rank starts belongs, too.
-                    start_new_session=True,
-                    preexec_fn=die_with_the_launcher,
-                )
-                self._processes.append(process)
-                self._label(rank, process.stdout, sys.stdout)
-                self._label(rank, process.stderr, sys.stderr)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=self._size + 1)
+        self._listener = listener
+        for rank in range(self._size):
+            environment = {
+                **os.environ,
+                "MONOLITH_RANK": str(rank),
+                "MONOLITH_SIZE": str(self._size),
+                "MONOLITH_LOCAL_RANK": str(rank),
+                "MONOLITH_LOCAL_SIZE": str(self._size),
+                "MONOLITH_RANKS_ADDRESS": self._get_address(),
+            }
+            if self._timeout_sec is not None:
+                environment["MONOLITH_RANKS_TIMEOUT_SEC"] = str(self._timeout_sec)
+            inherited: tuple[int, ...] = ()
+            if rank == 0:
+                environment["MONOLITH_RANKS_LISTENER"] = str(listener.fileno())
+                inherited = (listener.fileno(),)
+            process = subprocess.Popen(
+                self._command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=inherited,
+                # A group of its own, to which whatever the rank starts belongs, too.
+                start_new_session=True,
+                preexec_fn=die_with_the_launcher,
+            )
+            self._processes.append(process)
+            self._label(rank, process.stdout, sys.stdout)
+            self._label(rank, process.stderr, sys.stderr)
+
+    def _get_address(self) -> str:
+        assert self._listener is not None
+        return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     def _wait(self) -> int:
         """Waits for the ranks; returns the code of the first one that failed, 0 if none did."""
@@ -134,6 +147,7 @@ class _Launch:
         while alive := [p for p in self._processes if p.poll() is None]:
             if failed is None:
                 failed = self._find_failure()
+            self._tell_of_end()
             if self._received is not None and not signalled:
                 signalled = True
                 deadline_sec = time.monotonic() + self._grace_sec
@@ -151,8 +165,7 @@ class _Launch:
         if failed is None:
             return 0
         rank, code = failed
-        what = f"has failed with code {code}" if code > 0 else f"was ended by {_name(-code)}"
-        typer.echo(f"error: Rank {rank} of {self._size} {what}.", err=True)
+        typer.echo(f"error: Rank {rank} of {self._size} {_describe(code)}.", err=True)
         return code if code > 0 else 128 - code
 
     def _find_failure(self) -> tuple[int, int] | None:
@@ -160,6 +173,26 @@ class _Launch:
             if process.poll():
                 return rank, process.returncode
         return None
+
+    def _tell_of_end(self) -> None:
+        """Tells those who still wait for a rank that it has ended; who has met it knows better."""
+        assert self._listener is not None
+        if self._ended is None:
+            for rank, process in enumerate(self._processes):
+                if process.poll() is not None:
+                    name = rank_links.describe_process(rank, process.pid)
+                    what = _describe(process.returncode)
+                    self._ended = rank, f"{name} is gone: it {what} before all ranks had met"
+                    rank_links.tell_of_end(self._get_address(), *self._ended)
+                    break
+        is_rank_0_gone = self._processes[0].poll() is not None
+        if is_rank_0_gone and self._ended is not None and not self._answers_for_rank_0:
+            self._answers_for_rank_0 = True
+            threading.Thread(
+                target=rank_links.answer_for_rank_0,
+                args=(self._listener, *self._ended),
+                daemon=True,
+            ).start()
 
     def _end_all(self) -> None:
         """Ends what still runs, also what ranks have started, and shows the last of their lines."""
@@ -207,6 +240,12 @@ class _Launch:
 def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
+
+
+def _describe(code: int) -> str:
+    if code == 0:
+        return "has ended"
+    return f"has failed with code {code}" if code > 0 else f"was ended by {_name(-code)}"
 
 
 def _name(number: int) -> str:

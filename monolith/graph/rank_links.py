@@ -2,7 +2,9 @@
 
 Rank 0 listens; every other rank keeps one connection to it, over which small messages go: lines of
 JSON. A connection that ends without a word, or that has been silent for too long, means that the
-rank at its other end is gone; rank 0 tells the rest.
+rank at its other end is gone; rank 0 tells the rest. That holds from the first word on: a rank that
+dies while others are still missing ends all that have come. Of one that never came, who has started
+it may tell rank 0 (`tell_of_end`), or the others if it was rank 0 (`answer_for_rank_0`).
 
 A process that learns that another rank is gone has a few seconds to end by itself: the collective
 that it waits in fails, and the error names the rank. If nobody takes notice by then, because the
@@ -13,13 +15,14 @@ import contextlib
 import json
 import logging
 import os
+import selectors
 import socket
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from monolith import errors
 from monolith.graph.rank_place import Place
@@ -36,6 +39,7 @@ GRACE_SEC = 5.0
 _DEFAULT_TIMEOUT_SEC = 30.0
 _POLL_SEC = 0.05
 _MAX_LINE = 1 << 20
+_NO_MEETING = "its connection has ended before all ranks had met"
 
 
 class Links:
@@ -75,6 +79,7 @@ class Links:
 
         Raises:
             ConfigError: They did not come in time, or disagree about how many they are.
+            RankLostError: One is gone before all have come.
         """
         deadline_sec = time.monotonic() + MEET_SEC
         with contextlib.ExitStack() as stack:
@@ -175,28 +180,52 @@ class Links:
 
     def _accept(self, listener: socket.socket, deadline_sec: float) -> None:
         place = self._place
-        while missing := [r for r in range(1, place.size) if r not in self._peers]:
-            listener.settimeout(max(deadline_sec - time.monotonic(), 0.001))
-            try:
-                connection, _ = listener.accept()
-            except TimeoutError:
-                names = ", ".join(map(str, missing))
-                raise errors.ConfigError(
-                    f"Rank 0 of {place.size} has waited {MEET_SEC:g} s, and of the others {names} "
-                    "did not come; see why they have not started, and start all ranks again."
-                ) from None
-            peer = _Peer(connection)
-            hello = peer.greet()
-            if hello is None:
-                peer.close()  # Somebody who looks for open ports.
-            elif refusal := self._find_refusal(hello):
-                peer.send({"kind": "refused", "why": refusal})
-                peer.close()
-            else:
-                peer.rank, peer.name = hello["rank"], hello["name"]
-                self._peers[peer.rank] = peer
+        with selectors.DefaultSelector() as selector:
+            selector.register(listener, selectors.EVENT_READ)
+            while missing := [r for r in range(1, place.size) if r not in self._peers]:
+                ready = selector.select(max(deadline_sec - time.monotonic(), 0.001))
+                if not ready and time.monotonic() >= deadline_sec:
+                    names = ", ".join(map(str, missing))
+                    raise errors.ConfigError(
+                        f"Rank 0 of {place.size} has waited {MEET_SEC:g} s, and of the others "
+                        f"{names} did not come; see why they have not started, and start all ranks "
+                        "again."
+                    )
+                for key, _ in ready:
+                    if key.data is not None:
+                        # Nobody has anything to say until all are there.
+                        self._give_up(key.data.rank, f"{key.data.name} is gone: {_NO_MEETING}")
+                    peer = self._greet(listener)
+                    if peer is not None:
+                        selector.register(peer.connection, selectors.EVENT_READ, peer)
         for peer in self._peers.values():
-            peer.send({"kind": "welcome", "rank": 0, "name": _describe_process(0)})
+            peer.send({"kind": "welcome", "rank": 0, "name": describe_process(0, os.getpid())})
+
+    def _greet(self, listener: socket.socket) -> "_Peer | None":
+        """Takes a connection; returns it if it is that of a rank."""
+        connection, _ = listener.accept()
+        peer = _Peer(connection)
+        hello = peer.greet()
+        if hello is None:
+            peer.close()  # Somebody who looks for open ports.
+            return None
+        if hello.get("kind") == "ended":
+            self._give_up(hello.get("rank"), str(hello.get("why")))
+        if refusal := self._find_refusal(hello):
+            peer.send({"kind": "refused", "why": refusal})
+            peer.close()
+            return None
+        peer.rank, peer.name = hello["rank"], hello["name"]
+        self._peers[peer.rank] = peer
+        peer.send({"kind": "here", "name": describe_process(0, os.getpid())})
+        return peer
+
+    def _give_up(self, rank: Any, why: str) -> NoReturn:
+        """Tells those who wait for all others to come that one of them never will."""
+        self._send_all({"kind": "lost", "rank": rank, "why": why}, besides=rank)
+        for peer in self._peers.values():
+            peer.close()
+        raise errors.RankLostError(why)
 
     def _find_refusal(self, hello: dict[str, Any]) -> str | None:
         rank, size = hello.get("rank"), hello.get("size")
@@ -229,14 +258,13 @@ class Links:
                 time.sleep(_POLL_SEC)
                 continue
             peer.send(
-                {"rank": place.rank, "size": place.size, "name": _describe_process(place.rank)}
+                {
+                    "rank": place.rank,
+                    "size": place.size,
+                    "name": describe_process(place.rank, os.getpid()),
+                }
             )
-            peer.connection.settimeout(max(deadline_sec - time.monotonic(), 0.001))
-            answer = peer.receive()
-            if answer is not None and answer.get("kind") == "refused":
-                raise errors.ConfigError(str(answer["why"]))
-            if answer is not None and answer.get("kind") == "welcome":
-                peer.rank, peer.name = 0, str(answer["name"])
+            if self._is_welcome(peer, deadline_sec):
                 self._peers[0] = peer
                 return
             peer.close()
@@ -246,6 +274,27 @@ class Links:
             f"Rank {place.rank} of {place.size} has tried {MEET_SEC:g} s to reach rank 0 at "
             f"{place.address or 'this machine'} ({last}); see why it has not started."
         )
+
+    def _is_welcome(self, peer: "_Peer", deadline_sec: float) -> bool:
+        """Waits until rank 0 has met all; returns whether it is rank 0 that was reached."""
+        peer.connection.settimeout(max(deadline_sec - time.monotonic(), 0.001))
+        try:
+            while (answer := peer.receive()) is not None:
+                kind = answer.get("kind")
+                if kind == "refused":
+                    raise errors.ConfigError(str(answer["why"]))
+                if kind == "lost":
+                    raise errors.RankLostError(str(answer["why"]))
+                if kind not in ("here", "welcome"):
+                    return False
+                peer.rank, peer.name = 0, str(answer["name"])
+                if kind == "welcome":
+                    return True
+        except TimeoutError:
+            return False
+        if peer.rank == 0:
+            raise errors.RankLostError(f"{peer.name} is gone: {_NO_MEETING}")
+        return False
 
     def _read(self, peer: "_Peer") -> None:
         """Takes the messages of a rank until it is gone; runs in a thread."""
@@ -335,6 +384,36 @@ class Links:
     def _start(self, target: Callable[..., None], *args: Any) -> None:
         thread = threading.Thread(target=target, args=args, name="RankLinks", daemon=True)
         thread.start()
+
+
+def describe_process(rank: int, pid: int) -> str:
+    """Returns what a rank on this machine is called in messages."""
+    return f"rank {rank} (process {pid} on {socket.gethostname()})"
+
+
+def tell_of_end(address: str, rank: int, why: str) -> None:
+    """Tells rank 0, should it still wait for a rank, that this one has ended.
+
+    Args:
+        address: Where the ranks meet.
+        rank: Which one.
+        why: What to say of it, with its name.
+    """
+    with contextlib.suppress(OSError):
+        peer = _Peer(socket.create_connection(_parse(address), timeout=1.0))
+        peer.send({"kind": "ended", "rank": rank, "why": why})
+        peer.close()
+
+
+def answer_for_rank_0(listener: socket.socket, rank: int, why: str) -> None:
+    """Tells all who come to meet that there will be no meeting; until the listener is closed."""
+    listener.settimeout(None)
+    with contextlib.suppress(OSError):
+        while True:
+            peer = _Peer(listener.accept()[0])
+            if peer.greet() is not None:
+                peer.send({"kind": "lost", "rank": rank, "why": why})
+            peer.close()
 
 
 class _Peer:
@@ -448,10 +527,6 @@ def _read_timeout() -> float:
         if (seconds := float(text)) > 0:
             return seconds
     raise errors.ConfigError(f"{TIMEOUT} must be a number of seconds above 0, got {text!r}.")
-
-
-def _describe_process(rank: int) -> str:
-    return f"rank {rank} (process {os.getpid()} on {socket.gethostname()})"
 
 
 def _first_line(error: object) -> str:

@@ -124,6 +124,31 @@ def test_who_does_not_end_is_ended_with_all_it_has_started(start, write):
     wait_until_gone(pids)
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_dies_before_it_meets_the_others_is_named_by_all(start, write, victim):
+    script = write(f"""
+        import os, signal, time
+        from monolith.graph.rank_links import Links
+        from monolith.graph.rank_place import find_place
+        place = find_place()
+        if place.rank == {victim}:
+            time.sleep(1)
+            print("it goes", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        Links(place).meet()
+    """)
+    process = start("-n", "3", script)
+    assert "it goes" in process.stdout.readline()
+    gone_sec = time.monotonic()
+    _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - gone_sec < 10
+    assert process.returncode == 128 + signal.SIGKILL
+    assert f"error: Rank {victim} of 3 was ended by SIGKILL." in errors
+    gone = rf"RankLostError: rank {victim} \(process \d+ on .+\) is gone: it was ended by SIGKILL"
+    for rank in {0, 1, 2} - {victim}:
+        assert re.search(rf"\[rank {rank}\] .*{gone} before all ranks had met", errors), errors
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_reach_the_ranks(start, write, number):
     script = write("""

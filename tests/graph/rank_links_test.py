@@ -175,6 +175,13 @@ def test_an_error_without_a_loss_is_not_explained(meet):
     meet(2)[0].explain(0.1)
 
 
+def wait_until_come(rank0, *others):
+    deadline_sec = time.monotonic() + 30
+    while not set(others) <= set(rank0._peers):
+        assert time.monotonic() < deadline_sec
+        time.sleep(0.01)
+
+
 class TestMeeting:
     def test_by_a_file(self, tmp_path, monkeypatch):
         monkeypatch.setattr(rank_links.tempfile, "tempdir", str(tmp_path))
@@ -191,6 +198,52 @@ class TestMeeting:
             Links(Place(rank=0, size=3, address=address)).meet()
         with pytest.raises(errors.ConfigError, match="Rank 2 of 3 has tried"):
             Links(Place(rank=2, size=3, address=address)).meet()
+
+    def test_a_rank_that_dies_before_all_have_come_is_named(self, address):
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            rank0 = Links(Place(rank=0, size=4, address=address))
+            waiting = [pool.submit(rank0.meet)]
+            for rank in (1, 2):
+                waiting.append(pool.submit(Links(Place(rank=rank, size=4, address=address)).meet))
+            wait_until_come(rank0, 1, 2)
+            # What rank 0 sees when the process of rank 2 ends.
+            rank0._peers[2].connection.shutdown(socket.SHUT_RD)
+            for future in waiting[:2]:
+                with pytest.raises(
+                    errors.RankLostError, match=r"rank 2 \(process \d+ on .* is gone"
+                ):
+                    future.result(30)
+            # It learns only that rank 0 has ended.
+            with pytest.raises(errors.RankLostError, match=r"rank 0 \(process \d+ on .* is gone"):
+                waiting[2].result(30)
+
+    def test_a_rank_that_never_came_is_named_by_who_has_started_it(self, address):
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            rank0 = Links(Place(rank=0, size=3, address=address))
+            waiting = [pool.submit(rank0.meet)]
+            waiting.append(pool.submit(Links(Place(rank=1, size=3, address=address)).meet))
+            wait_until_come(rank0, 1)
+            rank_links.tell_of_end(address, 2, "rank 2 was ended by SIGKILL")
+            for future in waiting:
+                with pytest.raises(errors.RankLostError, match="rank 2 was ended by SIGKILL"):
+                    future.result(30)
+        rank_links.tell_of_end(address, 2, "nobody listens")
+
+    def test_who_comes_after_rank_0_has_died_is_told(self):
+        with (
+            concurrent.futures.ThreadPoolExecutor() as pool,
+            socket.create_server(("127.0.0.1", 0)) as listener,
+        ):
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            threading.Thread(
+                target=rank_links.answer_for_rank_0,
+                args=(listener, 0, "rank 0 was ended by SIGKILL"),
+                daemon=True,
+            ).start()
+            for rank in (1, 2):
+                future = pool.submit(Links(Place(rank=rank, size=3, address=address)).meet)
+                with pytest.raises(errors.RankLostError, match="rank 0 was ended by SIGKILL"):
+                    future.result(30)
 
     @pytest.mark.parametrize(
         ("rank", "size", "message"),
