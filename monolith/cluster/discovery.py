@@ -140,6 +140,10 @@ class ConsulServiceDiscovery(ServiceDiscovery):
         """Returns the addresses known for `name`, by index."""
         return self.query_all()[name]
 
+    def describe(self) -> str:
+        """Returns which service of Consul it is."""
+        return f"Consul, service {self._consul_id!r}"
+
     def _parse(self, addr: str) -> _HostAndPort:
         return _HostAndPort(*net.parse_address(addr))
 

@@ -41,6 +41,14 @@ class ServiceDiscovery(abc.ABC):
     def query(self, name: str) -> dict[int, str]:
         """Returns the addresses known for `name`, by index."""
 
+    def find(self, name: str, index: int) -> str | None:
+        """Returns the address known for one index of `name` now, None if there is none."""
+        return self.query(name).get(index)
+
+    def describe(self) -> str:
+        """Returns where the registrations are, for messages."""
+        return type(self).__name__
+
     def close(self) -> None:  # noqa: B027 - most have nothing to free
         """Frees what the discovery holds; it is not usable afterwards."""
 

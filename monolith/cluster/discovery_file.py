@@ -39,7 +39,7 @@ class FileServiceDiscovery(ServiceDiscovery):
     The registration of a process lasts until `deregister`, until `close`, or until the process has
     been gone for `stale_after_secs`. A file that vanishes while its process lives is written again.
     When two processes claim one index, the newer registration holds; the older process logs an
-    error and leaves it alone.
+    error and leaves it alone, until the newer one is gone.
 
     Args:
         base_path: Directory of the job; created when needed. All processes must see the same one,
@@ -66,6 +66,8 @@ class FileServiceDiscovery(ServiceDiscovery):
         self._lock = threading.Lock()
         self._registered: dict[tuple[str, int], str] = {}
         self._reported: dict[str, str] = {}
+        # Addresses of processes that have taken a registration of this object, by path.
+        self._rivals: dict[str, str] = {}
         # Makes the keys of this object's heartbeats its own.
         self._token = object()
 
@@ -132,6 +134,10 @@ class FileServiceDiscovery(ServiceDiscovery):
                 result[index] = addr
         return result
 
+    def describe(self) -> str:
+        """Returns where the files are."""
+        return f"{self._base_path}, a directory that all members must share"
+
     def close(self) -> None:
         """Takes back what this object has registered."""
         with self._lock:
@@ -171,23 +177,36 @@ class FileServiceDiscovery(ServiceDiscovery):
             raise
 
     def _keep(self, name: str, index: int, addr: str) -> None:
-        """One heartbeat: touches the file, or writes it again if somebody removed it."""
+        """One heartbeat: touches the file, or writes it again if nobody has it any more."""
         current = self._read(name, index)
+        path = self._path(name, index)
         if current == addr:
-            os.utime(self._path(name, index))
-        elif not current:
+            os.utime(path)
+            with self._lock:
+                self._rivals.pop(path, None)
+        elif not current or self._is_stale(path):
             logger.warning("%s %d at %s had lost its file; writing it again.", name, index, addr)
             self._write(name, index, addr)
         else:
-            logger.error(
-                "%s %d at %s is replaced by a newer registration at %s; two processes claim the "
-                "same index, and this one gives way.",
-                name,
-                index,
-                addr,
-                current,
-            )
-            heartbeat.stop((self._token, name, index))
+            with self._lock:
+                is_known = self._rivals.get(path) == current
+                self._rivals[path] = current
+            if not is_known:
+                logger.error(
+                    "%s %d at %s is replaced by a newer registration at %s; two processes claim "
+                    "the same index, and this one gives way until that one is gone.",
+                    name,
+                    index,
+                    addr,
+                    current,
+                )
+
+    def _is_stale(self, path: str) -> bool:
+        try:
+            age_secs = time.time() - os.stat(path).st_mtime
+        except FileNotFoundError:
+            return True
+        return self._stale_after_secs is not None and age_secs > self._stale_after_secs
 
     def _fresh_addr(self, name: str, index: int) -> str | None:
         path = self._path(name, index)

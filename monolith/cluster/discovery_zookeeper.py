@@ -186,6 +186,10 @@ class ZooKeeperMembership(ServiceDiscovery):
         with self._lock:
             return dict(self._cluster.get(name, {}))
 
+    def describe(self) -> str:
+        """Returns where the nodes are."""
+        return f"ZooKeeper, below {self._path_prefix}"
+
     def do_all_registrations(self) -> None:
         """Has every node of this process created again, in the background."""
         with self._lock:

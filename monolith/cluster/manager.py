@@ -82,6 +82,7 @@ def get_training_cluster(
     uuid: str,
     model_name: str | None = None,
     cluster_type: str = "stable",
+    timeout_sec: float | None = None,
 ) -> tuple[Cluster, Task]:
     """Waits for the members that worker `index` needs and returns the cluster as it sees it.
 
@@ -97,12 +98,14 @@ def get_training_cluster(
         uuid: Distinguishes the runs that share `model_dir`.
         model_name: Tag of the waiting metrics; without it the chief emits none.
         cluster_type: Tag of the waiting metrics.
+        timeout_sec: How long to wait for the chief, and how long for servers; None for ever.
 
     Returns:
         The cluster and this worker's task in it, `chief` 0 or `worker` `index - 1`.
 
     Raises:
-        ConfigError: If `index` is no index of a worker, or an address is malformed.
+        ConfigError: If `index` is no index of a worker, an address is malformed, or nobody has
+            come in time.
         AssertionError: If another number of parameter servers than `num_required_ps` was found,
             which can only happen after the chief's list did not appear in time.
     """
@@ -122,19 +125,21 @@ def get_training_cluster(
         if is_list_shared:
             ps_addrs = _fetch_ps_cluster_from_file(ps_file, timeout=0, num_ps=num_required_ps)
         if len(ps_addrs) != num_required_ps:
-            ps_addrs = _query_ps_cluster(discovery, num_required_ps, model_name, cluster_type)
+            ps_addrs = _query_ps_cluster(
+                discovery, num_required_ps, model_name, cluster_type, timeout_sec
+            )
             _check_addresses("ps", ps_addrs)
             if is_list_shared:
                 _save_ps_cluster_to_file(ps_file, ps_addrs)
         cluster = {"chief": [worker_addr], "worker": fake_worker_list, "ps": ps_addrs}
         task = {"type": "chief", "index": 0}
     else:
-        chief_addr = _query_chief_addr(discovery)
+        chief_addr = _query_chief_addr(discovery, timeout_sec)
         fake_worker_list[index - 1] = worker_addr
         if is_list_shared:
             ps_addrs = _fetch_ps_cluster_from_file(ps_file, num_ps=num_required_ps)
         else:
-            ps_addrs = _query_ps_cluster(discovery, num_required_ps)
+            ps_addrs = _query_ps_cluster(discovery, num_required_ps, timeout_sec=timeout_sec)
         cluster = {"chief": [chief_addr], "worker": fake_worker_list, "ps": ps_addrs}
         task = {"type": "worker", "index": index - 1}
 
@@ -154,17 +159,38 @@ def _cluster_query_failure_handler() -> None:
     time.sleep(_POLL_SEC)
 
 
-def _query_chief_addr(discovery: ServiceDiscovery) -> str:
+class _Wait:
+    """One wait for members: says what is missing, and gives up after a while."""
+
+    def __init__(self, discovery: ServiceDiscovery, timeout_sec: float | None) -> None:
+        self._where = discovery.describe()
+        self._timeout_sec = timeout_sec
+        self._progress = WaitProgress(logger)
+        self._start_sec = time.monotonic()
+
+    def go_on(self, missing: str) -> None:
+        """Waits for a moment."""
+        text = f"{missing}; looking in {self._where}"
+        self._progress.report(f"{text}.")
+        passed_sec = time.monotonic() - self._start_sec
+        if self._timeout_sec is not None and passed_sec > self._timeout_sec:
+            raise errors.ConfigError(
+                f"{text}; nobody has come in {self._timeout_sec:g} s "
+                "(`session_creation_timeout_secs`)."
+            )
+        _cluster_query_failure_handler()
+
+
+def _query_chief_addr(discovery: ServiceDiscovery, timeout_sec: float | None = None) -> str:
     """Waits for worker 0 and returns its address."""
-    progress = WaitProgress(logger)
+    wait = _Wait(discovery, timeout_sec)
     while True:
         workers = discovery.query("worker") or {}
         if 0 in workers:
             return workers[0]
-        progress.report(
-            f"Waiting for the chief, worker 0; registered: {_name_members('worker', workers)}."
+        wait.go_on(
+            f"Waiting for the chief, worker 0; registered: {_name_members('worker', workers)}"
         )
-        _cluster_query_failure_handler()
 
 
 def _query_ps_cluster(
@@ -172,24 +198,24 @@ def _query_ps_cluster(
     num_required_ps: int,
     model_name: str | None = None,
     cluster_type: str = "stable",
+    timeout_sec: float | None = None,
 ) -> list[str]:
     """Waits for enough parameter servers and returns their addresses in the order of index."""
-    progress = WaitProgress(logger)
+    wait = _Wait(discovery, timeout_sec)
     while True:
         found = discovery.query("ps") or {}
         if len(found) >= num_required_ps:
             return [found[index] for index in sorted(found)][:num_required_ps]
         num_left = num_required_ps - len(found)
         missing = [index for index in range(num_required_ps) if index not in found]
-        progress.report(
-            f"Waiting for parameter servers, {len(found)} of {num_required_ps} registered, "
-            f"{num_left} more needed; missing: {_name_members('ps', missing)}."
-        )
         if model_name:
             tags = {"model_name": model_name, "cluster_type": cluster_type}
             emit_store("num_left_ps", num_left, tags)
             emit_store("job_waiting", 1, tags)
-        _cluster_query_failure_handler()
+        wait.go_on(
+            f"Waiting for parameter servers, {len(found)} of {num_required_ps} registered, "
+            f"{num_left} more needed; missing: {_name_members('ps', missing)}"
+        )
 
 
 def _save_ps_cluster_to_file(file_name: str, ps_addrs: Sequence[str]) -> None:

@@ -130,3 +130,7 @@ class LocalDiscovery(FileServiceDiscovery):
             if is_there or time.monotonic() >= deadline_sec:
                 return found
             time.sleep(_POLL_SEC)
+
+    def find(self, name: str, index: int) -> str | None:
+        """Returns the address known for one index now; this does not wait."""
+        return super().query(name).get(index)

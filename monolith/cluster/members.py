@@ -193,6 +193,9 @@ class Membership:
         details: Facts to begin with.
         on_superseded: Called, from a thread, with the record of a process that has taken this
             place. The process must not write to the model directory any more.
+
+    Attributes:
+        model_dir: The directory that all members share.
     """
 
     def __init__(
@@ -205,6 +208,7 @@ class Membership:
         details: dict[str, Any] | None = None,
         on_superseded: Callable[[MemberRecord], None] | None = None,
     ) -> None:
+        self.model_dir = model_dir
         self._path = _get_path(model_dir, role, index)
         self._on_superseded = on_superseded
         self._lock = threading.Lock()
@@ -236,6 +240,14 @@ class Membership:
     def superseded_by(self) -> MemberRecord | None:
         """The record of the process that has taken this place, None while nobody has."""
         return self._superseded_by
+
+    def has_place(self) -> bool:
+        """Returns whether no other process has taken this place; looks now.
+
+        A process that has stood still may have been replaced and not know it yet.
+        """
+        self._beat_quietly()
+        return self._superseded_by is None
 
     def join(self) -> None:
         """Takes the place, unless a living process has it, and keeps saying so from a thread.

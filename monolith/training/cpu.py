@@ -26,7 +26,7 @@ import tensorflow as tf
 from monolith import errors
 from monolith.cluster import manager, primus
 from monolith.cluster.discovery_base import ServiceDiscovery
-from monolith.cluster.members import Membership
+from monolith.cluster.members import MemberConflictError, Membership
 from monolith.core import metrics
 from monolith.graph import devices, task_context
 from monolith.graph.run_config import GraphRunConfig
@@ -40,6 +40,7 @@ from monolith.training.distributed import (
     recovery,
     report,
     server,
+    sizes,
     start,
     worker,
 )
@@ -148,6 +149,7 @@ def distributed_train(
     supported.refuse_ranks(config)
     config.prepare_process()
     tf_server, addr = start.start_server(config, discovery)
+    start.check_place(config, discovery, addr)
     with start.joined(config, addr) as member, exporter.serving(config, member) as metrics_port:
         _prepare_server(tf_server.target, config)
         discovery.register(config.server_type, config.index, addr)
@@ -156,8 +158,11 @@ def distributed_train(
                 config.model_name = params.metrics.deep_insight_name or ""
             backend = sync_backend or serving_sync.make_backend(config)
             with task_context.with_ctx(make_native_task_context(config, backend)):
-                stays = config.enable_realtime_training and not config.force_shutdown_ps
-                end = None if stays else server.ChiefEnd(config.model_dir)
+                checks: list[Callable[[], None]] = [sizes.SizeCheck(member)]
+                end = None
+                if not config.enable_realtime_training or config.force_shutdown_ps:
+                    end = server.ChiefEnd(config.model_dir)
+                    checks.append(server.ChiefWait(member, config.session_creation_timeout_secs))
                 with report.ServerReport(tf_server.target, member, config.model_dir, metrics_port):
                     _join_ps(
                         tf_server.target,
@@ -165,6 +170,7 @@ def distributed_train(
                         backend,
                         member=member,
                         is_job_over=end,
+                        checks=checks,
                         sync_config=serving_sync.make_sync_config(config),
                     )
             return None
@@ -194,6 +200,7 @@ def _train_as_worker(
         config.uuid,
         deep_insight_name,
         config.cluster_type,
+        config.session_creation_timeout_secs,
     )
     retries = recovery.Retries(config, find_cluster, member)
     cluster, task = retries.find_cluster()
@@ -220,7 +227,7 @@ def _train_as_worker(
         if is_chief(config):
             assert heartbeat is not None
             heartbeat.stop()
-            _end_job(config, discovery, tf_server.target, cluster, task, failure)
+            _end_job(config, discovery, tf_server.target, cluster, task, member, failure)
 
 
 def _choose_servers(
@@ -261,12 +268,16 @@ def _end_job(
     target: str,
     cluster: manager.Cluster,
     task: manager.Task,
+    member: Membership,
     failure: BaseException | None,
 ) -> None:
     """What the chief does last: lets the servers go, and tells the scheduler."""
+    if isinstance(failure, MemberConflictError) or not member.has_place():
+        logger.warning("the servers stay, since the job has another chief")
+        return
     if not config.enable_realtime_training or config.force_shutdown_ps:
         everybody = recovery.list_all_servers(discovery, cluster)
-        _shutdown_ps(target, everybody, task, len(everybody["ps"]))
+        _shutdown_ps(target, everybody, task, len(everybody["ps"]), member.record.incarnation)
     if failure is None:
         primus.maybe_finish_application()
     else:
@@ -339,16 +350,19 @@ def _join_ps(
     *,
     member: Membership | None = None,
     is_job_over: Callable[[], bool] | None = None,
+    checks: Sequence[Callable[[], None]] = (),
     sync_config: SyncConfig | None = None,
 ) -> None:
     """Blocks until this server is dismissed, see `wait_for_dismissal`; sends its rows meanwhile."""
     with serving_sync.ServerSync(target, ps_index, sync_backend, sync_config):
-        server.wait_for_dismissal(target, ps_index, member, is_job_over)
+        server.wait_for_dismissal(target, ps_index, member, is_job_over, checks)
 
 
-def _shutdown_ps(target: str, cluster: manager.Cluster, task: manager.Task, num_ps: int) -> None:
+def _shutdown_ps(
+    target: str, cluster: manager.Cluster, task: manager.Task, num_ps: int, chief: str = ""
+) -> None:
     """Dismisses the servers, see `dismiss_servers`."""
-    server.dismiss_servers(target, cluster, task, num_ps)
+    server.dismiss_servers(target, cluster, task, num_ps, chief)
 
 
 def _save_debugging_info(

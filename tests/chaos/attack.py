@@ -14,7 +14,7 @@ import signal
 import time
 
 from chaos import archive, faults
-from chaos.faults import Fault, Kind, Place
+from chaos.faults import Fault, Kind, Link, Place
 from support import jobs, proxies
 
 from monolith.cluster import members
@@ -72,10 +72,12 @@ class Attack:
         # Whether the next process of a place is seen at another address.
         self._moves: dict[Place, bool] = {}
         self._addresses: dict[Place, str] = {}
-        self._proxies: dict[Place, proxies.Proxy] = {}
+        self._proxies: dict[Link, proxies.Proxy] = {}
         # What is to be done later: when, to whom, how.
         self._later: list[tuple[float, Place, str]] = []
-        self._busy: collections.Counter[tuple[Place, Kind]] = collections.Counter()
+        self._frozen: collections.Counter[Place] = collections.Counter()
+        # Whose connections are cut or stalled.
+        self._disturbed: collections.Counter[Link] = collections.Counter()
         self.outcome = Outcome(copies=self._archive.copies)
 
     def run(self) -> Outcome:
@@ -171,22 +173,23 @@ class Attack:
             self._moves[place] = fault.moves
             self._later.append((until_sec, place, "start"))
         elif fault.kind is Kind.FREEZE:
-            if self._busy[place, Kind.FREEZE]:
+            if self._frozen[place]:
                 return False
-            self._busy[place, Kind.FREEZE] += 1
+            self._frozen[place] += 1
             member.send(signal.SIGSTOP)
             self._later.append((until_sec, place, "thaw"))
         else:
-            proxy = self._proxies.get(place)
-            if proxy is None or self._busy[place, Kind.CUT] or self._busy[place, Kind.STALL]:
+            links = faults.find_links(place)
+            if any(link not in self._proxies or self._disturbed[link] for link in links):
                 return False
-            self._busy[place, fault.kind] += 1
-            if fault.kind is Kind.CUT:
-                proxy.cut()
-                self._later.append((until_sec, place, "mend"))
-            else:
-                proxy.stall()
-                self._later.append((until_sec, place, "flow"))
+            self._disturbed.update(links)
+            for link in links:
+                if fault.kind is Kind.CUT:
+                    self._proxies[link].cut()
+                else:
+                    self._proxies[link].stall()
+            what = "mend" if fault.kind is Kind.CUT else "flow"
+            self._later.append((until_sec, place, what))
         return True
 
     def _start(self, place: Place) -> None:
@@ -200,35 +203,41 @@ class Attack:
         self._members[place] = self._job.start(name, "chaos.member", "run_member", settings)
 
     def _thaw(self, place: Place) -> None:
-        self._busy[place, Kind.FREEZE] -= 1
+        self._frozen[place] -= 1
         with contextlib.suppress(ProcessLookupError):
             self._members[place].send(signal.SIGCONT)
 
     def _mend(self, place: Place) -> None:
-        self._busy[place, Kind.CUT] -= 1
-        self._proxies[place].mend()
+        for link in faults.find_links(place):
+            self._disturbed[link] -= 1
+            self._proxies[link].mend()
 
     def _flow(self, place: Place) -> None:
-        self._busy[place, Kind.STALL] -= 1
-        self._proxies[place].flow()
+        for link in faults.find_links(place):
+            self._disturbed[link] -= 1
+            self._proxies[link].flow()
 
     def _lead_to_members(self) -> None:
         """Has connections lead to processes that were started again."""
         has_changed = False
-        for place in faults.PROXIED:
+        for place in faults.ASKED:
             record = members.read_member(self._settings.model_dir, *place)
             is_there = record is not None and record.pid == self._members[place].pid
             if not is_there or record.address == self._addresses.get(place):
                 continue
-            is_busy = self._busy[place, Kind.CUT] or self._busy[place, Kind.STALL]
-            if place not in self._proxies or (self._moves.get(place) and not is_busy):
-                self._proxies[place] = self._stack.enter_context(proxies.Proxy(record.address))
-            else:
-                self._proxies[place].lead_to(record.address)
+            links = [link for link in faults.LINKS if link[1] == place]
+            is_disturbed = any(self._disturbed[link] for link in links)
+            for link in links:
+                if link not in self._proxies or (self._moves.get(place) and not is_disturbed):
+                    self._proxies[link] = self._stack.enter_context(proxies.Proxy(record.address))
+                else:
+                    self._proxies[link].lead_to(record.address)
             self._addresses[place] = record.address
             has_changed = True
         if has_changed:
-            instead = {self._addresses[p]: proxy.address for p, proxy in self._proxies.items()}
+            instead: dict[int, dict[str, str]] = collections.defaultdict(dict)
+            for ((_, index), asked), proxy in self._proxies.items():
+                instead[index][self._addresses[asked]] = proxy.address
             path = pathlib.Path(self._settings.proxies)
             path.with_suffix(".new").write_text(json.dumps(instead))
             path.with_suffix(".new").replace(path)

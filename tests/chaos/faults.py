@@ -18,8 +18,17 @@ from collections.abc import Iterator
 Place = tuple[str, int]
 
 PLACES: tuple[Place, ...] = (("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1), ("worker", 2))
-# Connections lead to these.
-PROXIED: tuple[Place, ...] = (("ps", 0), ("ps", 1), ("worker", 0))
+WORKERS: tuple[Place, ...] = PLACES[2:]
+# Connections lead to these: workers talk to servers and to the chief.
+ASKED: tuple[Place, ...] = PLACES[:3]
+
+# Who connects, and to whom.
+Link = tuple[Place, Place]
+
+# Each has a proxy of its own, so that one worker can be cut off while the others are not.
+LINKS: tuple[Link, ...] = tuple(
+    (worker, asked) for worker in WORKERS for asked in ASKED if worker != asked
+)
 
 
 class Kind(enum.Enum):
@@ -27,7 +36,7 @@ class Kind(enum.Enum):
 
     KILL = "SIGKILL"
     FREEZE = "SIGSTOP, then SIGCONT"
-    # Connections to it are ended, and refused for a while.
+    # All connections from and to it are ended, and refused for a while.
     CUT = "connections cut"
     # Nothing comes through for a while, and nobody is told.
     STALL = "connections stalled"
@@ -57,6 +66,16 @@ class Fault:
         return "chief" if self.place == ("worker", 0) else self.place[0]
 
 
+def find_links(place: Place) -> list[Link]:
+    """Returns the connections that a member has, whoever has made them.
+
+    Example:
+        >>> find_links(("worker", 1))
+        [(('worker', 1), ('ps', 0)), (('worker', 1), ('ps', 1)), (('worker', 1), ('worker', 0))]
+    """
+    return [link for link in LINKS if place in link]
+
+
 def plan(seed: int, mean_gap_sec: float = 8.0) -> Iterator[Fault]:
     """Yields faults without end; some follow each other so closely that they are one disaster."""
     chance = random.Random(seed)
@@ -64,8 +83,6 @@ def plan(seed: int, mean_gap_sec: float = 8.0) -> Iterator[Fault]:
         kind = chance.choice([Kind.KILL, Kind.KILL, Kind.FREEZE, Kind.CUT, Kind.STALL])
         # Each role as often as the others, so that the chief is not spared.
         role = chance.choice(("chief", "worker", "ps"))
-        if kind in (Kind.CUT, Kind.STALL) and role == "worker":
-            role = "ps"  # Nobody connects to workers.
         place = {
             "chief": ("worker", 0),
             "worker": ("worker", chance.choice((1, 2))),

@@ -105,18 +105,18 @@ def write_line(settings, numbers):
     return np.int64(0)
 
 
-def see_proxies(path, is_chief):
-    """Has this process find proxies in the places of servers and of the chief."""
+def see_proxies(path, worker):
+    """Has a worker find its own proxies in the places of servers and of the chief."""
     query = FileServiceDiscovery.query
 
     def query_proxies(self, name):
         found = query(self, name)
         try:
             with open(path) as file:
-                instead = json.load(file)
+                instead = json.load(file).get(str(worker), {})
         except FileNotFoundError:
             instead = {}
-        if name == "worker" and is_chief:
+        if name == "worker" and worker == 0:
             return found
         proxied = {0} if name == "worker" else set(found)
         return {
@@ -131,7 +131,7 @@ def see_proxies(path, is_chief):
 def run_member(settings):
     """Takes part in the job; the entry of a process."""
     if settings.role == "worker":
-        see_proxies(settings.proxies, is_chief=settings.index == 0)
+        see_proxies(settings.proxies, settings.index)
     plan.describe_code = lambda: settings.code
     counting.CountingTask = LedgerTask
     counting.StepHook = PauseHook

@@ -117,7 +117,8 @@ def make_report(results: list[Result], minutes: float, seed: int) -> str:
             "",
             f"{datetime.date.today()}, {machine.cpu_model()}, `python tests/chaos/run.py --minutes "
             f"{minutes:g} --seed {seed}`. Two servers, a chief and two workers as processes; "
-            "members that were killed are started again.",
+            "members that were killed are started again. When one worker is cut off, the others "
+            "stay connected.",
             "",
             report.table(
                 ["faults against", *(kind.value for kind in faults.Kind), "together", "restarts"],

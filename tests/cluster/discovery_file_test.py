@@ -11,7 +11,7 @@ import time
 import pytest
 
 from monolith import errors
-from monolith.cluster import discovery
+from monolith.cluster import discovery, heartbeat
 from monolith.cluster.discovery import FileServiceDiscovery
 
 
@@ -123,6 +123,18 @@ def test_two_processes_claim_one_index(make, eventually, caplog):
     eventually(lambda: "ps 0 at 127.0.0.1:1000 is replaced by a newer" in caplog.text)
     first.close()
     assert second.query("ps") == {0: "127.0.0.1:2000"}
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_place_comes_back_when_who_took_it_is_gone(make, base, eventually, ends_well):
+    first, second = make(stale_after_secs=0.2), make(stale_after_secs=0.2)
+    first.register("ps", 0, "127.0.0.1:1000")
+    second.register("ps", 0, "127.0.0.1:2000")
+    if ends_well:
+        second.close()
+    else:
+        heartbeat.stop((second._token, "ps", 0))  # Its file stays, and nobody touches it.
+    eventually(lambda: first.query("ps") == {0: "127.0.0.1:1000"})
 
 
 @pytest.mark.parametrize("content", ["", "127.0.0.1", "127.0.0.1:99999", "\xff\xfe"])

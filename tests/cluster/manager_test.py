@@ -219,8 +219,9 @@ def test_waiting_for_servers_names_the_missing_ones(no_sleep, caplog):
     # The second and third poll bring the same news, which is told once.
     assert [line.partition(" (waited")[0] for line in lines] == [
         "Waiting for parameter servers, 0 of 3 registered, 3 more needed; "
-        "missing: ps 0, ps 1, ps 2.",
-        "Waiting for parameter servers, 1 of 3 registered, 2 more needed; missing: ps 0, ps 2.",
+        "missing: ps 0, ps 1, ps 2; looking in ScriptedDiscovery.",
+        "Waiting for parameter servers, 1 of 3 registered, 2 more needed; missing: ps 0, ps 2; "
+        "looking in ScriptedDiscovery.",
     ]
 
 
@@ -237,15 +238,31 @@ def test_two_servers_that_claim_one_index_count_once_and_the_line_shows_it(
         lambda: discovery.register("ps", 1, "10.0.0.1:2222"),
     )
     assert manager._query_ps_cluster(discovery, 2) == ["10.0.0.2:2222", "10.0.0.1:2222"]
-    assert "1 of 2 registered, 1 more needed; missing: ps 1." in caplog.text
+    assert "1 of 2 registered, 1 more needed; missing: ps 1; looking in" in caplog.text
 
 
 def test_a_large_cluster_does_not_flood_the_line(no_sleep, caplog):
     caplog.set_level(logging.INFO)
     everyone = {index: f"p{index}:1" for index in range(500)}
     manager._query_ps_cluster(ScriptedDiscovery(ps=[{}, everyone]), 500)
-    assert "ps 19 and 480 more." in caplog.text
+    assert "ps 19 and 480 more;" in caplog.text
     assert "ps 20" not in caplog.text
+
+
+def test_waiting_ends_with_a_sentence_that_says_where_it_looked(tmp_path, monkeypatch):
+    monkeypatch.setattr(manager, "_cluster_query_failure_handler", lambda: None)
+    discovery = FileServiceDiscovery(str(tmp_path), stale_after_secs=None)
+    where = f"; looking in {tmp_path}, a directory that all members must share; nobody has come in"
+    for role, missing in (
+        ("ps", "Waiting for parameter servers, 0 of 2 registered, 2 more needed; missing: ps 0, "),
+        ("chief", "Waiting for the chief, worker 0; registered: none"),
+    ):
+        wait = manager._query_ps_cluster if role == "ps" else manager._query_chief_addr
+        arguments = [discovery, 2] if role == "ps" else [discovery]
+        with pytest.raises(errors.ConfigError) as caught:
+            wait(*arguments, timeout_sec=0.01)
+        assert str(caught.value).startswith(missing)
+        assert f"{where} 0.01 s (`session_creation_timeout_secs`)." in str(caught.value)
 
 
 def test_waiting_emits_metrics_for_a_named_model_only(no_sleep, metrics):
@@ -269,8 +286,8 @@ def test_waiting_for_the_chief(no_sleep, caplog):
     discovery = ScriptedDiscovery(worker=[None, {2: "w2:1"}, {2: "w2:1", 0: "chief:1"}])
     assert manager._query_chief_addr(discovery) == "chief:1"
     assert len(no_sleep) == 2
-    assert "Waiting for the chief, worker 0; registered: none." in caplog.text
-    assert "Waiting for the chief, worker 0; registered: worker 2." in caplog.text
+    assert "Waiting for the chief, worker 0; registered: none; looking in" in caplog.text
+    assert "Waiting for the chief, worker 0; registered: worker 2; looking in" in caplog.text
 
 
 def test_poll_interval(monkeypatch):

@@ -191,6 +191,17 @@ class TestMembership:
         assert earlier.superseded_by is None
         assert "gives way" not in caplog.text
 
+    def test_who_asks_need_not_wait_for_a_heartbeat(self, tmp_path):
+        member = Membership(str(tmp_path), "worker", 0, "a:1")
+        member.join()
+        assert member.has_place()
+        # As after a long sleep: no heartbeat has looked since.
+        heartbeat.stop(member._path)
+        rewrite(tmp_path, "worker", 0, incarnation="other", address="b:1")
+        assert member.superseded_by is None
+        assert not member.has_place()
+        assert member.superseded_by.address == "b:1"
+
     def test_a_newer_process_has_the_place(self, tmp_path, eventually, caplog):
         told = []
         member = Membership(str(tmp_path), "worker", 0, "a:1", on_superseded=told.append)

@@ -199,6 +199,25 @@ class TestWorkers:
         job.members.append(started["worker-0"])
         check_bounds(settings, job)
 
+    def test_frozen_chief_that_wakes_up_leaves_the_job_to_its_successor(self, settings, job):
+        settings.partial_recovery = True
+        started = counting.start_job(job, settings)
+        wait_for_step(settings, 40, job)
+        frozen = started["worker-0"]
+        frozen.send(signal.SIGSTOP)
+        again = counting.start_member(
+            job, settings, "worker", 0, name="worker-0-again", pretends_other_machine=True
+        )
+        again.wait_for_log("step 5.")
+        frozen.send(signal.SIGCONT)
+        assert frozen.wait() == 1
+        assert "gives way: process" in frozen.log
+        assert "the servers stay, since the job has another chief" in frozen.log
+        job.members.remove(frozen)
+        job.expect_success()
+        job.members.append(frozen)
+        check_bounds(settings, job)
+
     def test_worker_that_has_finished_is_not_waited_for_by_a_new_chief(self, settings, job):
         settings.max_retry_times = 3
         settings.step_sec = 0.05

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from support import counting, jobs
 
+from monolith.training.distributed import status
+
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("graph_mode")]
 
 
@@ -55,13 +57,74 @@ def test_wrong_members_do_not_disturb_the_others(tmp_path, job):
         beyond,
         "monolith.errors.ConfigError: `index` of a worker must be in 0..1, since the job has 2",
     )
-    wrong = [second_chief, other_features, other_number, beyond]
+    more_servers = counting.start_member(job, settings, "worker", 1, name="servers", num_ps=2)
+    spare_server = counting.start_member(job, settings, "ps", 1, name="spare", num_ps=2)
+    for member, name in ((more_servers, "Worker 1"), (spare_server, "Ps 1")):
+        expect_refusal(
+            member,
+            f"monolith.errors.ConfigError: {name} does not fit the job in {settings.model_dir}: "
+            "setting 'num_ps' is `1` at the chief and `2` here; start all members with the same",
+        )
+    wrong = [second_chief, other_features, other_number, beyond, more_servers, spare_server]
     job.members[:] = [member for member in job.members if member not in wrong]
     counting.start_member(job, settings, "worker", 1)
     job.expect_success()
     counts, _ = counting.read_counts(settings.model_dir)
     for name, expected in counting.count_expected(20).items():
         np.testing.assert_array_equal(counts[name], expected)
+
+
+def test_job_that_meets_where_another_one_does(tmp_path, job):
+    settings = counting.Settings(
+        model_dir=str(tmp_path / "model"), num_ps=1, num_workers=1, num_batches=60, step_sec=0.05
+    )
+    started = counting.start_job(job, settings)
+    started["worker-0"].wait_for_log("step 1.")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "discovery_dir").symlink_to(tmp_path / "model" / "discovery_dir")
+    for role in ("worker", "ps"):
+        strayed = counting.start_member(
+            job, settings, role, 0, name=f"strayed-{role}", model_dir=str(other)
+        )
+        expect_refusal(
+            strayed,
+            "monolith.cluster.members.MemberConflictError: ",
+            f"of a job with another model directory than {other} lives at 127.0.0.1:",
+            "end that job, or have this one meet elsewhere.",
+        )
+        job.members.remove(strayed)
+    assert started["worker-0"].is_alive
+    job.expect_success()
+    assert "had lost its file" not in started["worker-0"].log + started["ps-0"].log
+    assert counting.read_counts(settings.model_dir)[1] == 60
+    # What is told of a job that has finished is how it ended.
+    found = status.read_status(settings.model_dir)
+    facts = {(member.role, member.index): member.facts for member in found.members}
+    assert found.global_step == facts["worker", 0]["steps"] == 60
+    assert facts["ps", 0]["rows"] == sum(counting.NUM_IDS.values())
+
+
+def test_members_that_do_not_see_each_other(tmp_path, job):
+    """The model directory, in which they meet, is not shared."""
+    for role in ("ps", "worker"):
+        model_dir = str(tmp_path / role)
+        settings = counting.Settings(
+            model_dir=model_dir, num_ps=1, num_workers=1, session_creation_timeout_secs=2
+        )
+        counting.start_member(job, settings, role, 0)
+    server, chief = job.members
+    expect_refusal(
+        chief,
+        "monolith.errors.ConfigError: Waiting for parameter servers, 0 of 1 registered, 1 more "
+        f"needed; missing: ps 0; looking in {tmp_path}/worker/discovery_dir/",
+        ", a directory that all members must share; nobody has come in 2 s",
+    )
+    expect_refusal(
+        server,
+        "monolith.errors.ConfigError: Ps 0 waits for the chief, of which there is no sign in "
+        f"{tmp_path}/ps/members, a directory that all members must share; none has come in 2 s",
+    )
 
 
 @pytest.mark.parametrize("name", ["worker-0", "worker-1"])

@@ -23,7 +23,7 @@ from monolith.graph.run_config import GraphRunConfig
 from monolith.graph.spec import GraphSpec
 from monolith.model.task import NativeTask
 from monolith.training import cpu
-from monolith.training.distributed import start, watch, worker
+from monolith.training.distributed import server, start, watch, worker
 from monolith.training.graph.estimator import GraphEstimator
 from monolith.training.hooks import split_desk
 
@@ -56,6 +56,7 @@ class Settings:
     max_retry_times: int = 0
     retry_wait_secs: int = 0
     chief_timeout_secs: int = 60
+    session_creation_timeout_secs: int = 7200
     dims: int = DIM
     native: bool = True
     # How members meet: "file", "tf_config", "zk" or "mlp", and what that needs.
@@ -224,6 +225,7 @@ def run_member(settings):
         max_retry_times=settings.max_retry_times,
         retry_wait_in_secs=settings.retry_wait_secs,
         chief_timeout_secs=settings.chief_timeout_secs,
+        session_creation_timeout_secs=settings.session_creation_timeout_secs,
         use_native_multi_hash_table=settings.native,
         embedding_prefetch_capacity=1 if settings.queues else 0,
         enable_embedding_postpush=settings.queues,
@@ -247,6 +249,7 @@ def shorten_times(settings):
     members.SILENT_AFTER_SEC = settings.silent_sec
     watch.PERIOD_SEC = settings.watch_sec
     worker.CLOSE_SEC = 0.5
+    server._LOOK_SEC = 0.5
     start.SHARED_WAIT_SEC = settings.shared_wait_sec
     split_desk.POLL_SEC = 0.05
     if settings.proxies and settings.role == "worker":

@@ -29,6 +29,7 @@ _PRELOADED = [
     "monolith.cli.app",
     "kazoo.client",
     "support.frozen",
+    "support.described_code",
 ]
 
 

@@ -22,6 +22,7 @@ from monolith.cluster.progress import WaitProgress
 from monolith.core import metrics
 from monolith.training.config.job import DistributedCpuTrainingConfig
 from monolith.training.distributed import plan
+from monolith.training.distributed.sizes import SizeCheck
 from monolith.training.tables.members import NodeAliveCheckerError
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class UntilJobIsOver(ServiceDiscovery):
         self._discovery = discovery
         self._config = config
         self._member = member
+        self._check_sizes = SizeCheck(member)
 
     def register(self, name: str, index: int, addr: str) -> None:
         """As the discovery does."""
@@ -79,10 +81,30 @@ class UntilJobIsOver(ServiceDiscovery):
         Raises:
             JobIsOver: The chief has finished.
             JobFailedError: The chief has failed.
+            MemberConflictError: Another process has taken this one's place.
+            errors.ConfigError: The chief was told of other members.
         """
+        raise_if_replaced(self._member)
         if self._config.index > 0:
             raise_if_over(self._config.model_dir, self._member)
+            self._check_sizes()
         return self._discovery.query(name)
+
+    def describe(self) -> str:
+        """As the discovery does."""
+        return self._discovery.describe()
+
+
+def raise_if_replaced(member: Membership) -> None:
+    """Ends a process whose place another one has taken.
+
+    Raises:
+        MemberConflictError: One has.
+    """
+    if member.superseded_by is not None:
+        raise members.MemberConflictError(
+            members.describe_conflict(member.record, member.superseded_by, is_older=True)
+        )
 
 
 def raise_if_over(model_dir: str, member: Membership) -> None:
@@ -97,10 +119,7 @@ def raise_if_over(model_dir: str, member: Membership) -> None:
         JobFailedError: The chief has failed, or a signal has stopped it.
         MemberConflictError: Another process has taken this worker's place.
     """
-    if member.superseded_by is not None:
-        raise members.MemberConflictError(
-            members.describe_conflict(member.record, member.superseded_by, is_older=True)
-        )
+    raise_if_replaced(member)
     run = member.record.details.get(plan.RUN)
     chief = members.read_member(model_dir, "worker", 0)
     # Without a run this worker has not met a chief; the record may be of an earlier job.

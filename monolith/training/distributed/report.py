@@ -88,6 +88,8 @@ class WorkerReport:
         self._counts = StepCountHook()
         self._marks: collections.deque[_Mark] = collections.deque()
         self._requests_per_step: int | None = None
+        # A thread looks, and the end of a session does.
+        self._lock = threading.Lock()
 
     def create_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
         """Returns the hooks that count and look."""
@@ -109,6 +111,10 @@ class WorkerReport:
 
     def look(self, global_step: int) -> None:
         """Notes what has changed."""
+        with self._lock:
+            self._look(global_step)
+
+    def _look(self, global_step: int) -> None:
         steps, examples = self._counts.totals
         now = _Mark(
             time_sec=time.monotonic(),
@@ -167,6 +173,10 @@ class ServerReport:
         self._stop.set()
         # What the thread asks for is in this process, and limited.
         self._thread.join(2 * _TIMEOUT_IN_MS / 1000)
+        # What is told of a finished job is how it ended, not how it was a heartbeat before.
+        self._look_safely()
+        if self._session is not None:
+            self._session.close()
 
     def look(self) -> None:
         """Notes what the tables hold now."""
@@ -183,12 +193,13 @@ class ServerReport:
 
     def _run(self) -> None:
         while not self._stop.wait(members.BEAT_SEC):
-            try:
-                self.look()
-            except Exception as error:  # noqa: BLE001 - looking goes on whatever happened
-                logger.info("this server could not look at itself: %s", error)
-        if self._session is not None:
-            self._session.close()
+            self._look_safely()
+
+    def _look_safely(self) -> None:
+        try:
+            self.look()
+        except Exception as error:  # noqa: BLE001 - looking goes on whatever happened
+            logger.info("this server could not look at itself: %s", error)
 
     def _read_tables(self) -> dict[str, int]:
         chief = members.read_member(self._model_dir, "worker", 0)
@@ -261,21 +272,30 @@ class _LookHook(tf.compat.v1.train.SessionRunHook):
         if self._num_steps == _TOLD_STEP:
             self._partitions = run_values.run_metadata.partition_graphs
 
+    def end(self, session: tf.compat.v1.Session) -> None:
+        # What is told of a worker that has finished counts all of its steps.
+        self._look(session)
+
     def _run(self, get_session: Any, coord: tf.train.Coordinator) -> None:
-        options = tf.compat.v1.RunOptions(timeout_in_ms=_TIMEOUT_IN_MS)
         while not coord.wait_for_stop(members.BEAT_SEC):
             session = get_session()
             if session is None:
                 return
-            try:
-                if self._partitions is not None:
-                    self._report.count_requests(self._graph, self._partitions)
-                    self._partitions = None
-                self._report.look(int(session.run(self._global_step, options=options)))
-            except Exception as error:  # noqa: BLE001 - looking goes on whatever happened
-                if not coord.should_stop():
-                    logger.info("this worker could not look at itself: %s", error)
+            self._look(session, coord)
             del session
+
+    def _look(
+        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator | None = None
+    ) -> None:
+        options = tf.compat.v1.RunOptions(timeout_in_ms=_TIMEOUT_IN_MS)
+        try:
+            if self._partitions is not None:
+                self._report.count_requests(self._graph, self._partitions)
+                self._partitions = None
+            self._report.look(int(session.run(self._global_step, options=options)))
+        except Exception as error:  # noqa: BLE001 - looking goes on whatever happened
+            if coord is None or not coord.should_stop():
+                logger.info("this worker could not look at itself: %s", error)
 
 
 def count_steps_in_flight(prefetch_capacity: int, has_postpush: bool) -> int:

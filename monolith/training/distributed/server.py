@@ -1,22 +1,26 @@
 """What a parameter server does: it keeps what others put into it, until it is dismissed.
 
 The work is done by TensorFlow's runtime. The process itself waits at a queue of its own, into which
-the chief puts a number when the job is over and everything is saved.
+the chief puts its incarnation when the job is over and everything is saved. A chief that was
+replaced while it stood still, or that has strayed into another job, is not obeyed.
 """
 
 import logging
+import os
 import signal
 import threading
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from monolith import errors
 from monolith.cluster import manager, members
 from monolith.cluster.background import BackgroundCall
 from monolith.cluster.members import MemberConflictError, Membership, describe_conflict
+from monolith.cluster.progress import WaitProgress
 from monolith.graph import devices
 from monolith.native import logging_ops
 from monolith.training.config.cluster import RoleSettings
@@ -77,11 +81,53 @@ class ChiefEnd:
         return chief.incarnation == self._seen
 
 
+class ChiefWait:
+    """Says that no chief is to be seen, and gives up after a while; a check of a server that waits.
+
+    Args:
+        member: The server.
+        timeout_sec: How long there may be no chief.
+    """
+
+    def __init__(self, member: Membership, timeout_sec: float) -> None:
+        self._member = member
+        self._timeout_sec = timeout_sec
+        self._deadline_sec = time.monotonic() + timeout_sec
+        self._progress = WaitProgress(logger)
+        self._has_come = False
+
+    def __call__(self) -> None:
+        """Looks for the chief.
+
+        Raises:
+            errors.ConfigError: None has come in time.
+        """
+        if self._has_come:
+            return
+        chief = members.read_member(self._member.model_dir, "worker", 0)
+        if chief is not None and chief.is_active:
+            self._has_come = True
+            return
+        where = os.path.join(self._member.model_dir, members.DIRECTORY)
+        name = self._member.record.name.capitalize()
+        text = (
+            f"{name} waits for the chief, of which there is no sign in {where}, a directory that "
+            "all members must share"
+        )
+        if time.monotonic() > self._deadline_sec:
+            raise errors.ConfigError(
+                f"{text}; none has come in {self._timeout_sec:g} s "
+                "(`session_creation_timeout_secs`)."
+            )
+        self._progress.report(f"{text}.")
+
+
 def wait_for_dismissal(
     target: str,
     ps_index: int,
     member: Membership | None = None,
     is_job_over: Callable[[], bool] | None = None,
+    checks: Sequence[Callable[[], None]] = (),
 ) -> None:
     """Blocks until the chief dismisses this server.
 
@@ -92,15 +138,17 @@ def wait_for_dismissal(
     Args:
         target: This process's own server.
         ps_index: Which server this is.
-        member: This process among the members; a successor that has taken its place ends it.
+        member: This process among the members; a successor that has taken its place ends it, and
+            only the chief that is recorded there dismisses it.
         is_job_over: Whether there is no chief any more that would save or dismiss it; None if
             servers outlive their jobs.
+        checks: Called now and then; what they raise ends it.
 
     Raises:
         MemberConflictError: Another process has taken this server's place.
         SystemExit: A signal has ended it.
     """
-    waiter = _Waiter(target, ps_index)
+    waiter = _Waiter(target, ps_index, member)
     with _SignalNote() as received:
         waiter.start()
         deadline_sec = float("inf")
@@ -108,9 +156,12 @@ def wait_for_dismissal(
         next_look_sec = 0.0
         while not waiter.is_done(_POLL_SEC):
             now_sec = time.monotonic()
-            if is_job_over is not None and now_sec >= next_look_sec:
+            if now_sec >= next_look_sec:
                 next_look_sec = now_sec + _LOOK_SEC
-                over_since_sec = (over_since_sec or now_sec) if is_job_over() else None
+                is_over = is_job_over is not None and is_job_over()
+                over_since_sec = (over_since_sec or now_sec) if is_over else None
+                for check in checks:
+                    check()
             if over_since_sec is not None and now_sec - over_since_sec > FORGOTTEN_AFTER_SEC:
                 logger.warning("ps %d leaves: the job is over, and nobody dismisses it", ps_index)
                 return
@@ -133,7 +184,9 @@ def wait_for_dismissal(
     logger.info("ps %d is dismissed", ps_index)
 
 
-def dismiss_servers(target: str, cluster: manager.Cluster, task: manager.Task, num_ps: int) -> None:
+def dismiss_servers(
+    target: str, cluster: manager.Cluster, task: manager.Task, num_ps: int, chief: str = ""
+) -> None:
     """Tells all parameter servers that the job is over.
 
     One that does not answer in time is named in the log; it does not keep others from leaving.
@@ -143,10 +196,11 @@ def dismiss_servers(target: str, cluster: manager.Cluster, task: manager.Task, n
         cluster: The servers, and this process.
         task: Which part of the cluster this process is.
         num_ps: How many of the servers.
+        chief: Incarnation of the chief that does it. A server obeys any one whose is empty.
     """
     addrs = cluster[devices.PS_JOB_NAME][:num_ps]
     own = {task["type"]: {task["index"]: cluster[task["type"]][task["index"]]}}
-    messengers = [_Messenger(target, own, index, addr) for index, addr in enumerate(addrs)]
+    messengers = [_Messenger(target, own, index, addr, chief) for index, addr in enumerate(addrs)]
     for messenger in messengers:
         messenger.start()
     deadline_sec = time.monotonic() + _DISMISS_TIMEOUT_SEC
@@ -157,12 +211,13 @@ def dismiss_servers(target: str, cluster: manager.Cluster, task: manager.Task, n
 class _Messenger(BackgroundCall):
     """Dismisses one server, alone with it: one that is dead or frozen must not hold up others."""
 
-    def __init__(self, target: str, own: dict[str, Any], index: int, addr: str) -> None:
+    def __init__(self, target: str, own: dict[str, Any], index: int, addr: str, chief: str) -> None:
         super().__init__(f"dismiss_ps_{index}")
         self._target = target
         self._cluster = {**own, devices.PS_JOB_NAME: {index: addr}}
         self._index = index
         self._addr = addr
+        self._chief = chief
         self._is_done = threading.Event()
         self._problem = "it does not answer"
 
@@ -195,7 +250,7 @@ class _Messenger(BackgroundCall):
         config.operation_timeout_in_ms = int(_DISMISS_TIMEOUT_SEC * 1000)
         with tf.Graph().as_default() as graph:
             with tf.device(devices.ps_device(self._index)):
-                enqueue = _make_queue(self._index).enqueue(1)
+                enqueue = _make_queue(self._index).enqueue(self._chief)
             with tf.compat.v1.Session(self._target, graph=graph, config=config) as session:
                 session.run(enqueue)
                 # Not after the session is closed, which asks the server that is leaving.
@@ -204,16 +259,17 @@ class _Messenger(BackgroundCall):
 
 def _make_queue(index: int) -> tf.queue.FIFOQueue:
     name = f"ps_queue_{index}"
-    return tf.queue.FIFOQueue(1, tf.int32, shapes=[()], shared_name=name, name=name)
+    return tf.queue.FIFOQueue(1, tf.string, shapes=[()], shared_name=name, name=name)
 
 
 class _Waiter(BackgroundCall):
     """Waits at the queue, so that the main thread can hear signals."""
 
-    def __init__(self, target: str, index: int) -> None:
+    def __init__(self, target: str, index: int, member: Membership | None) -> None:
         super().__init__("ps_queue")
         self._target = target
         self._index = index
+        self._member = member
         self._is_done = threading.Event()
         self._error: Exception | None = None
 
@@ -223,10 +279,19 @@ class _Waiter(BackgroundCall):
                 dequeue = _make_queue(self._index).dequeue()
                 config = manager.generate_session_config()
                 with tf.compat.v1.Session(self._target, graph=graph, config=config) as session:
-                    session.run(dequeue)
+                    while self._is_of_another_chief(session.run(dequeue).decode()):
+                        logger.warning(
+                            "ps %d stays: a chief has dismissed it that is not its own", self._index
+                        )
         except Exception as error:  # noqa: BLE001 - raised where it is waited for
             self._error = error
         self._is_done.set()
+
+    def _is_of_another_chief(self, incarnation: str) -> bool:
+        if self._member is None or not incarnation:
+            return False
+        chief = members.read_member(self._member.model_dir, "worker", 0)
+        return chief is not None and chief.is_active and chief.incarnation != incarnation
 
     def is_done(self, timeout_sec: float) -> bool:
         """Returns whether the server is dismissed; waits for a moment."""

@@ -19,10 +19,16 @@ from monolith import errors
 from monolith.cluster import members, narrow, net, servers
 from monolith.cluster.discovery import MLPServiceDiscovery, TfConfigServiceDiscovery
 from monolith.cluster.discovery_base import ServiceDiscovery
-from monolith.cluster.members import MemberRecord, Membership, MemberState
+from monolith.cluster.members import (
+    MemberConflictError,
+    MemberRecord,
+    Membership,
+    MemberState,
+    get_name,
+)
 from monolith.training.config.cluster import MemberSettings
 from monolith.training.config.job import DistributedCpuTrainingConfig
-from monolith.training.distributed import plan
+from monolith.training.distributed import plan, sizes
 from monolith.training.tables.members import NodeAliveCheckerError
 
 logger = logging.getLogger(__name__)
@@ -158,6 +164,34 @@ def make_thread_config(config: MemberSettings, num_cores: int) -> tf.compat.v1.C
     return session_config
 
 
+def check_place(
+    config: DistributedCpuTrainingConfig, discovery: ServiceDiscovery, addr: str
+) -> None:
+    """Sees that this process does not take the registration of another job's member.
+
+    Two jobs that meet in one place, with a model directory each, would take each other's servers.
+    Must come before this process joins, while the record of one before it is still there.
+
+    Raises:
+        MemberConflictError: A process that lives, and that has no record in this model directory,
+            is registered as what this one is to be.
+    """
+    if isinstance(discovery, TfConfigServiceDiscovery | MLPServiceDiscovery):
+        return  # This process has the port that was planned for it.
+    other = discovery.find(config.server_type, config.index)
+    if other is None or other == addr or not members.is_reachable(other):
+        return
+    record = members.read_member(config.model_dir, config.server_type, config.index)
+    if record is not None and record.address == other:
+        return
+    name = get_name(config.server_type, config.index)
+    raise MemberConflictError(
+        f"{name[:1].upper()}{name[1:]} of a job with another model directory than "
+        f"{config.model_dir} lives at {other} and meets in {discovery.describe()}; end that job, "
+        "or have this one meet elsewhere."
+    )
+
+
 @contextlib.contextmanager
 def joined(config: DistributedCpuTrainingConfig, addr: str) -> Iterator[Membership]:
     """Has this process's place among the members during a block, and says how it ended.
@@ -166,7 +200,7 @@ def joined(config: DistributedCpuTrainingConfig, addr: str) -> Iterator[Membersh
         MemberConflictError: A living process has it.
         errors.ConfigError: The model directory cannot be written.
     """
-    details: dict[str, Any] = {"code": plan.describe_code()}
+    details: dict[str, Any] = {"code": plan.describe_code(), sizes.SIZES: sizes.describe(config)}
     if config.server_type == "worker" and config.index == 0:
         details[plan.RUN] = plan.choose_run(config.model_dir)
     member = Membership(config.model_dir, config.server_type, config.index, addr, details=details)

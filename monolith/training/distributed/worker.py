@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.training import monitored_session
 
 from monolith import errors
+from monolith.checkpoint.paths import SaveHelper
 from monolith.cluster import manager, members, net
 from monolith.cluster.members import MemberRecord, Membership, MemberState
 from monolith.cluster.progress import WaitProgress
@@ -134,8 +135,7 @@ def train(
             max_steps=max_steps,
         )
         if attempt is not None:
-            if training.agreement is not None and training.agreement.num_steps == 0:
-                raise errors.ConfigError(loop.describe_empty_input("trained"))
+            attempt.note_last_step()
             if config.enable_partial_sync_training and is_chief(config):
                 # The servers end with the chief, and others may still talk to them.
                 attempt.wait_for_workers()
@@ -344,6 +344,16 @@ class _Attempt:
             details[_PARTY] = {str(index): _get_token(record) for index, record in party.items()}
             self._watch.follow_workers(list(party.values()))
         self._member.update(MemberState.RUNNING, details=details)
+
+    def note_last_step(self) -> None:
+        """Notes the step that the chief has saved last, which is the job's, for who looks later."""
+        checkpoint = tf.train.latest_checkpoint(self._config.model_dir) if self._is_chief else None
+        if checkpoint is None:
+            return
+        step = SaveHelper.get_global_step_value(checkpoint)
+        # Deltas may be newer.
+        known = int(self._member.record.details.get("global_step") or 0)
+        self._member.note({"global_step": max(step, known)})
 
     def wait_for_workers(self) -> None:
         """Waits until the other workers have left, for as long as a chief waits at the end."""

@@ -4,11 +4,13 @@ import os
 import signal
 import socket
 import threading
+import time
 
 import pytest
 import tensorflow as tf
 from support import jobs
 
+from monolith import errors
 from monolith.cluster import heartbeat, members
 from monolith.cluster.members import MemberConflictError, Membership, MemberState
 from monolith.native import logging_ops
@@ -29,9 +31,10 @@ def get_addr(tf_server):
     return tf_server.target.removeprefix("grpc://")
 
 
-def dismiss(tf_servers, addrs):
+def dismiss(tf_servers, addrs, chief=""):
     cluster = {"chief": [get_addr(tf_servers[0])], "worker": [], "ps": addrs}
-    server.dismiss_servers(tf_servers[0].target, cluster, {"type": "chief", "index": 0}, len(addrs))
+    task = {"type": "chief", "index": 0}
+    server.dismiss_servers(tf_servers[0].target, cluster, task, len(addrs), chief)
 
 
 def test_dismissal(tf_servers, caplog):
@@ -41,6 +44,30 @@ def test_dismissal(tf_servers, caplog):
     waits.join(jobs.PATIENCE_SEC)
     assert not waits.is_alive()
     assert "could not" not in caplog.text
+
+
+def test_only_its_own_chief_dismisses_a_server(tf_servers, tmp_path, caplog):
+    member = Membership(str(tmp_path), "ps", 5, get_addr(tf_servers[1]))
+    chief = Membership(str(tmp_path), "worker", 0, get_addr(tf_servers[0]))
+    chief.join()
+    waits = threading.Thread(
+        target=server.wait_for_dismissal, args=(tf_servers[1].target, 5, member)
+    )
+    waits.start()
+    addrs = [get_addr(tf_servers[0])] * 5 + [get_addr(tf_servers[1])]
+    try:
+        # One that this chief has replaced, or that of another model directory.
+        dismiss(tf_servers, addrs, "other")
+        deadline_sec = time.monotonic() + jobs.PATIENCE_SEC
+        while "ps 5 stays: a chief has dismissed it that is not its own" not in caplog.text:
+            assert time.monotonic() < deadline_sec
+            time.sleep(0.01)
+        assert waits.is_alive()
+        dismiss(tf_servers, addrs, chief.record.incarnation)
+        waits.join(jobs.PATIENCE_SEC)
+        assert not waits.is_alive()
+    finally:
+        heartbeat._stop_all()
 
 
 def test_server_that_is_gone_does_not_hold_up_others(tf_servers, caplog):
@@ -100,6 +127,34 @@ class TestChiefEnd:
         answers = iter([False, True, False, *[True] * 1000])
         server.wait_for_dismissal(tf_servers[1].target, 9, is_job_over=lambda: next(answers))
         assert "ps 9 leaves: the job is over" in caplog.text
+
+
+class TestChiefWait:
+    def test_none_comes(self, tf_servers, tmp_path, monkeypatch, caplog):
+        caplog.set_level("INFO")
+        monkeypatch.setattr(server, "_LOOK_SEC", 0.01)
+        member = Membership(str(tmp_path), "ps", 3, "a:1")
+        check = server.ChiefWait(member, 0.5)
+        with pytest.raises(errors.ConfigError) as caught:
+            server.wait_for_dismissal(tf_servers[1].target, 30, checks=[check])
+        sentence = (
+            f"Ps 3 waits for the chief, of which there is no sign in {tmp_path}/members, a "
+            "directory that all members must share"
+        )
+        assert str(caught.value) == (
+            f"{sentence}; none has come in 0.5 s (`session_creation_timeout_secs`)."
+        )
+        assert caplog.text.count(f"{sentence}. (waited 0 s)") == 1
+
+    def test_one_has_come(self, tmp_path, caplog):
+        caplog.set_level("INFO")
+        check = server.ChiefWait(Membership(str(tmp_path), "ps", 3, "a:1"), 0)
+        chief = Membership(str(tmp_path), "worker", 0, "c:1")
+        chief.join()
+        check()
+        chief.leave(MemberState.FAILED)
+        check()  # Whether it is over, others say.
+        assert "waits for the chief" not in caplog.text
 
 
 class TestSignals:

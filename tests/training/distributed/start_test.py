@@ -221,3 +221,53 @@ def test_port_that_is_taken(tmp_path):
         config = make_config(server_type="ps")
         with pytest.raises(errors.ConfigError, match=f"Ps 0 is to listen at {addr}, but port"):
             start.start_server(config, discovery)
+
+
+class TestPlace:
+    """Who is registered as what this process is to be."""
+
+    @pytest.fixture
+    def listener(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+
+    @pytest.fixture
+    def discovery(self, tmp_path):
+        with contextlib.closing(FileServiceDiscovery(str(tmp_path / "meeting"))) as discovery:
+            yield discovery
+
+    def check(self, tmp_path, discovery, addr="127.0.0.1:1"):
+        config = make_config(model_dir=str(tmp_path / "model"))
+        start.check_place(config, discovery, addr)
+
+    def test_member_of_another_model_directory_keeps_it(self, tmp_path, discovery, listener):
+        discovery.register("worker", 0, listener)
+        with pytest.raises(members.MemberConflictError) as caught:
+            self.check(tmp_path, discovery)
+        assert str(caught.value) == (
+            f"Worker 0, the chief, of a job with another model directory than {tmp_path}/model "
+            f"lives at {listener} and meets in {tmp_path}/meeting, a directory that all members "
+            "must share; end that job, or have this one meet elsewhere."
+        )
+        assert discovery.query("worker") == {0: listener}
+
+    def test_predecessor_in_the_same_directory_is_for_others_to_judge(
+        self, tmp_path, discovery, listener
+    ):
+        discovery.register("worker", 0, listener)
+        Membership(str(tmp_path / "model"), "worker", 0, listener).join()
+        self.check(tmp_path, discovery)
+
+    def test_nobody_or_who_is_dead_or_itself(self, tmp_path, discovery, listener):
+        self.check(tmp_path, discovery)
+        discovery.register("worker", 0, "127.0.0.1:1")
+        self.check(tmp_path, discovery, addr="127.0.0.1:2")
+        discovery.register("worker", 0, listener)
+        self.check(tmp_path, discovery, addr=listener)
+
+    def test_planned_places_are_not_compared(self, tmp_path, listener):
+        cluster = {"ps": ["127.0.0.1:1"], "chief": [listener]}
+        planned = TfConfigServiceDiscovery(
+            {"cluster": cluster, "task": {"type": "chief", "index": 0}}
+        )
+        self.check(tmp_path, planned)
