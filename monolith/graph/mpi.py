@@ -1,8 +1,8 @@
 """Which of several synchronous workers this process is.
 
-The ranks of `monolith.graph.collectives` know, once they have met. Before, Open MPI tells it:
-`mpirun` gives every process its rank through environment variables. A process that was started
-alone is rank 0 of 1.
+The ranks of `monolith.graph.collectives` know, once they have met. Before, who has started them
+tells it through environment variables: `monolith run` (`monolith.graph.rank_place`), or `mpirun` of
+Open MPI, each of whose variables counts by itself. A process that was started alone is rank 0 of 1.
 
 Example:
     >>> import os
@@ -20,7 +20,8 @@ from typing import Any
 from absl import flags
 
 from monolith import errors
-from monolith.graph import collectives
+from monolith.graph import collectives, rank_place
+from monolith.graph.rank_place import Place
 
 logger = logging.getLogger(__name__)
 
@@ -34,35 +35,38 @@ _reported_missing: set[str] = set()
 
 def get_mpi_rank() -> int:
     """Returns the rank of this process among all; once ranks have met, whoever started them."""
-    return collectives.rank() if _have_met() else _read("OMPI_COMM_WORLD_RANK", default=0)
+    place = _find_place()
+    return _read("OMPI_COMM_WORLD_RANK", default=0) if place is None else place.rank
 
 
 def get_mpi_local_rank() -> int:
     """Returns the rank of this process among those on the same machine."""
-    return collectives.local_rank() if _have_met() else _read(_LOCAL_RANK, default=0)
+    place = _find_place()
+    return _read(_LOCAL_RANK, default=0) if place is None else place.local_rank
 
 
 def get_mpi_size() -> int:
     """Returns the number of processes."""
-    return collectives.size() if _have_met() else _read("OMPI_COMM_WORLD_SIZE", default=1)
+    place = _find_place()
+    return _read("OMPI_COMM_WORLD_SIZE", default=1) if place is None else place.size
 
 
 def get_mpi_local_size() -> int:
     """Returns the number of processes on this machine."""
-    if _have_met():
-        return collectives.local_size()
-    return _read("OMPI_COMM_WORLD_LOCAL_SIZE", default=1)
+    place = _find_place()
+    return _read("OMPI_COMM_WORLD_LOCAL_SIZE", default=1) if place is None else place.local_size
 
 
 def enable_sync_training() -> bool:
-    """Returns whether `--enable_sync_training` is on and the process was started by `mpirun`.
+    """Returns whether `--enable_sync_training` is on and the process was started as a rank.
 
     False where the flag is not defined, or flags are not parsed yet.
     """
     try:
-        return bool(FLAGS.enable_sync_training) and _LOCAL_RANK in os.environ
+        is_on = bool(FLAGS.enable_sync_training)
     except (AttributeError, flags.Error):
         return False
+    return is_on and (_LOCAL_RANK in os.environ or _find_place() is not None)
 
 
 def get_sync_run_hooks(is_full_sync: bool = False) -> list[Any]:
@@ -139,8 +143,19 @@ def _has_gpu() -> bool:
     return bool(tf.config.list_physical_devices("GPU"))
 
 
-def _have_met() -> bool:
-    return collectives._lib.connected is not None
+def _find_place() -> Place | None:
+    """Returns which rank this process is; None if it is none, or Open MPI has started it.
+
+    TF_CONFIG is not asked: jobs with servers have it, too, and their workers are no ranks.
+    """
+    if collectives._lib.connected is not None:
+        return Place(
+            rank=collectives.rank(),
+            size=collectives.size(),
+            local_rank=collectives.local_rank(),
+            local_size=collectives.local_size(),
+        )
+    return rank_place.find_place() if rank_place.RANK in os.environ else None
 
 
 def _read(name: str, default: int) -> int:

@@ -27,12 +27,13 @@ from typing import Any
 
 from monolith import errors
 
+RANK = "MONOLITH_RANK"
 ADDRESS = "MONOLITH_RANKS_ADDRESS"
 
 # Names of rank, size, rank on the machine and size on the machine, by who starts the process.
 _STARTERS = {
     "monolith run": (
-        "MONOLITH_RANK",
+        RANK,
         "MONOLITH_SIZE",
         "MONOLITH_LOCAL_RANK",
         "MONOLITH_LOCAL_SIZE",

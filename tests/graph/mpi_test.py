@@ -28,6 +28,7 @@ def no_mpi(monkeypatch):
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("MONOLITH_FORCE_GPU_COMPATIBLE", raising=False)
+    monkeypatch.delenv("MONOLITH_RANK", raising=False)
     monkeypatch.setattr(mpi, "_reported_missing", set())
 
 
@@ -69,6 +70,35 @@ def test_ranks_that_have_met_know_their_places(monkeypatch):
         assert [read() for read in VARIABLES.values()] == [0, 0, 1, 1]
     finally:
         collectives.shutdown()
+
+
+class TestMonolithRun:
+    @pytest.fixture(autouse=True)
+    def rank(self, monkeypatch):
+        numbers = {"RANK": 3, "SIZE": 6, "LOCAL_RANK": 1, "LOCAL_SIZE": 2}
+        for name, number in numbers.items():
+            monkeypatch.setenv(f"MONOLITH_{name}", str(number))
+        monkeypatch.setenv("MONOLITH_RANKS_ADDRESS", "127.0.0.1:1")
+
+    def test_its_ranks_know_their_places(self):
+        found = [mpi.get_mpi_rank(), mpi.get_mpi_size()]
+        assert [*found, mpi.get_mpi_local_rank(), mpi.get_mpi_local_size()] == [3, 6, 1, 2]
+
+    @pytest.mark.parametrize("flag", [False, True])
+    def test_its_ranks_train_together(self, sync_flag, monkeypatch, flag):
+        monkeypatch.setattr(collectives, "_lib", collectives._Lib())
+        sync_flag.enable_sync_training = flag
+        assert mpi.enable_sync_training() is flag
+        assert len(mpi.get_sync_run_hooks(True)) == flag
+
+
+def test_workers_of_a_job_with_servers_are_no_ranks(sync_flag, monkeypatch):
+    sync_flag.enable_sync_training = True
+    cluster = {"ps": ["h:1"], "chief": ["h:2"], "worker": ["h:3"]}
+    config = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    assert mpi.get_mpi_size() == 1
+    assert not mpi.enable_sync_training()
 
 
 def test_bad_value_is_named(monkeypatch):
