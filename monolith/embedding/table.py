@@ -27,7 +27,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.eager import tape as tapes
 from tensorflow.python.framework import ops as framework_ops
-from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.ops import handle_data_util, resource_variable_ops
 from tensorflow.python.trackable import base as trackable
 
 from monolith import errors
@@ -35,7 +35,7 @@ from monolith.embedding import optimizers, table_files, table_ids, table_memory
 from monolith.embedding.table_config import TableConfig
 from monolith.embedding.table_homes import GraphHome, ProcessHome, use_as_global_step
 from monolith.embedding.table_ids import Ids
-from monolith.embedding.table_in_keras import refuse_silent_fit
+from monolith.embedding.table_in_keras import check_call
 from monolith.embedding.table_memory import TableMemory
 from monolith.native import ops
 from monolith.proto import embedding_hash_table_pb2
@@ -64,6 +64,10 @@ class Table(trackable.Trackable):
             or "int8", a byte for each and one for their common exponent. Lookups give float32,
             the optimizer's state stays as it is, and updates are rounded at random, right on
             average.
+
+    Attributes:
+        trainable: Whether tapes watch lookups; it may be set to False to keep the rows as they are.
+        num_updates: How often `apply_gradients` was called; in a function, while it was traced.
 
     Raises:
         ConfigError: A setting is out of its range, or the graph has a table of this name.
@@ -105,6 +109,10 @@ class Table(trackable.Trackable):
             )
         self._graph = None if in_process else tf.compat.v1.get_default_graph()
         self.handle = self._home.handle
+        # What the branch of a tf.cond that looks nothing up has for a gradient: that of no rows.
+        no_rows = handle_data_util.create_handle_data(tf.TensorShape([0, dim]), tf.float32)
+        handle_data_util.set_handle_data(self.handle, no_rows)
+        self.num_updates = 0
 
     @property
     def name(self) -> str:
@@ -137,12 +145,12 @@ class Table(trackable.Trackable):
         is_plain = isinstance(ids, _EagerTensor) and ids.dtype is tf.int64
         if is_plain and self._graph is None and context.executing_eagerly():
             # By far the most common call from Python.
-            refuse_silent_fit(self.name)
+            check_call(self)
             tapes.variable_accessed(self)
             rows = _look_up(self.handle, ids, self._config.dim)
             return rows if ids.shape.rank == 1 else table_ids.restore(rows, ids)
         self.check_place()
-        refuse_silent_fit(self.name)
+        check_call(self)
         flat, ids = table_ids.to_flat(ids)
         return table_ids.restore(self.look_up(flat, self), ids)
 
@@ -187,6 +195,7 @@ class Table(trackable.Trackable):
         """
         self.check_place()
         self._check_gradient(gradient)
+        self.num_updates += 1
         step = self._home.step
         with use_as_global_step(step):
             rate = self._home.read_learning_rate()
@@ -383,6 +392,22 @@ class Table(trackable.Trackable):
             "it is used."
         )
 
+    def ref(self) -> Any:
+        """Is asked by `tf.custom_gradient` of a variable that is read inside.
+
+        Raises:
+            ConfigError: Always: such a function passes on gradients of variables only.
+        """
+        raise make_error_of_custom_gradient(self.name)
+
+    @property
+    def _unique_id(self) -> str:
+        """Is asked by optimizers of Keras, which update variables."""
+        raise errors.ConfigError(
+            f"Table '{self.name}' has an optimizer of its own, and those of Keras cannot update "
+            "it: call table.apply_gradients(tape.gradient(loss, table))."
+        )
+
     def __reduce__(self) -> Any:
         raise TypeError(f"Table '{self.name}' cannot be copied or pickled; use save and load.")
 
@@ -424,6 +449,14 @@ class Table(trackable.Trackable):
         proto.user_object.identifier = self._object_identifier
         proto.user_object.version.producer = 1
         proto.user_object.version.min_consumer = 1
+
+
+def make_error_of_custom_gradient(table: str) -> errors.ConfigError:
+    """Returns what is raised when a table is looked up inside of a `tf.custom_gradient`."""
+    return errors.ConfigError(
+        f"Table '{table}' cannot be looked up inside of keras.remat, tf.recompute_grad, or another "
+        "function with a tf.custom_gradient: look the rows up before, and give them to it."
+    )
 
 
 def _now() -> Any:

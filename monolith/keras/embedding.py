@@ -112,6 +112,8 @@ class Embedding(keras.layers.Layer):
         }
         self.rows = self._find_rows(dim, settings, table)
         self.rows.users.add(self)
+        if not self.trainable:
+            self.rows.trainable = False
         self.built = True
 
     @property
@@ -241,6 +243,8 @@ class Embedding(keras.layers.Layer):
 
     def _look_up(self, inputs: list[Any], salts: list[int]) -> list[Any]:
         """Returns the rows of each input, combined; `salts` tell which kind of ids it has."""
+        if self.trainable:
+            self.rows.check_training()
         ids = [self._to_ids(given) for given in inputs]
         if self.combiner is None or all(_is_dense(each) and each.shape.rank == 1 for each in ids):
             # A single row is its own sum and mean.

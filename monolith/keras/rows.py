@@ -27,9 +27,8 @@ import numpy as np
 import tensorflow as tf
 
 from monolith import errors
-from monolith.embedding import optimizers
-from monolith.embedding.table import Table
-from monolith.embedding.table_in_keras import refuse_loops
+from monolith.embedding import optimizers, table_in_keras
+from monolith.embedding.table import Table, make_error_of_custom_gradient
 from monolith.keras import packing
 
 _FRAMES = 5  # So deep is the question inside of an optimizer of Keras.
@@ -106,6 +105,14 @@ class TableVariable(keras.Variable):
         """Returns all rows as one opaque value, which `assign` takes back."""
         return np.array(Snapshot(self.table), dtype=object)
 
+    def ref(self) -> Any:
+        """Is asked by `tf.custom_gradient` of a variable that is read inside.
+
+        Raises:
+            ConfigError: Always: such a function passes on gradients of variables only.
+        """
+        raise make_error_of_custom_gradient(self.table.name)
+
     def __array__(self, dtype: Any = None) -> np.ndarray:
         """Is asked by whoever writes arrays, such as Keras' old `.h5` files.
 
@@ -144,14 +151,39 @@ class Rows(keras.layers.Layer):
             table._keras_rows = rows
         return rows
 
+    def check_training(self) -> None:
+        """Refuses a lookup in a step of training whose gradient would not reach the table.
+
+        Raises:
+            ConfigError: That is so.
+        """
+        step = table_in_keras.find_train_step() if self.trainable else None
+        if step is None:
+            return
+        # Eagerly a loop is one of Python, which tapes see through.
+        if not tf.executing_eagerly():
+            table_in_keras.refuse_loops(self.table.name)
+        model = step.f_locals["self"]
+        if any(weight is self.variable for weight in model.weights):
+            return  # Also who has frozen a part of the model knows of it.
+        remedy = (
+            "make the layer that looks it up an attribute of the model or of one of its layers, "
+            "and call it outside of a keras.layers.Lambda; or set its `trainable` to False if the "
+            "rows stay as they are."
+        )
+        if table_in_keras.is_of_keras(step):
+            raise errors.ConfigError(
+                f"Table '{self.table.name}' would not be trained by fit() of '{model.name}', which "
+                f"does not own it; {remedy}"
+            )
+        table_in_keras.expect_update(self.table, step, f"apply its gradient; or {remedy}")
+
     def look_up(self, flat_ids: tf.Tensor) -> tf.Tensor:
         """Returns the rows of an int64 vector, `[n, dim]`."""
-        self._check_loops()
         return self.table.look_up(flat_ids, self.variable)
 
     def look_up_bags(self, flat_ids: tf.Tensor, row_splits: tf.Tensor, combiner: str) -> tf.Tensor:
         """Returns combined rows of bags of ids, `[bags, dim]`."""
-        self._check_loops()
         return self.table.look_up_bags(flat_ids, row_splits, combiner, self.variable)
 
     def get_config(self) -> dict[str, Any]:
@@ -165,11 +197,6 @@ class Rows(keras.layers.Layer):
     def load_own_variables(self, store: Any) -> None:
         """Replaces all of it by what was saved."""
         packing.unpack(store, self.table)
-
-    def _check_loops(self) -> None:
-        # Eagerly a loop is one of Python, which tapes see through.
-        if self.trainable and not tf.executing_eagerly():
-            refuse_loops(self.table.name)
 
 
 def _check_optimizer(optimizer: Any, table: Table) -> None:

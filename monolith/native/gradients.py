@@ -32,6 +32,7 @@ for _op in (
     "MonolithMultiHashTableAssignAdd",
     "MonolithMultiHashTableErase",
     "MonolithParameterSyncClient",
+    "MonolithParameterSyncCompare",
     "MonolithParameterSyncGather",
     "MonolithParameterSyncSettle",
     "MonolithParameterSyncTake",
@@ -55,6 +56,7 @@ for _op in (
     "MonolithRowSample",
     "MonolithRowScatterLabel",
     "MonolithTableGatherTouched",
+    "MonolithTableListIds",
     "MonolithTableUnpackRows",
     "ReadMonolithMultiHashTable",
     "TfServingRemotePredict",
@@ -68,7 +70,7 @@ def _hash_table_lookup_gradient(
 ) -> tuple[tf.IndexedSlices, None]:
     """The gradient by the handle is what `HashTable.apply_gradients` takes: ids and their rows."""
     ids = tf.reshape(op.inputs[1], [-1])
-    return tf.IndexedSlices(values=rows_gradient, indices=ids), None
+    return tf.IndexedSlices(rows_gradient, ids, _get_dense_shape(op)), None
 
 
 @tf.RegisterGradient("MonolithHashTableLookupBags")
@@ -80,7 +82,15 @@ def _hash_table_lookup_bags_gradient(
     by_rows = ops.monolith_hash_table_lookup_bags_gradient(
         ids, row_splits, bags_gradient, combiner=op.get_attr("combiner")
     )
-    return tf.IndexedSlices(values=by_rows, indices=tf.reshape(ids, [-1])), None, None
+    return tf.IndexedSlices(by_rows, tf.reshape(ids, [-1]), _get_dense_shape(op)), None, None
+
+
+def _get_dense_shape(op: tf.Operation) -> tf.Tensor | None:
+    """Returns the shape of an empty table, so that no gradient and one look alike to `tf.cond`.
+
+    The branch that looks nothing up gives zeros in the shape that the handle of a table has.
+    """
+    return None if tf.executing_eagerly() else tf.constant([0, op.get_attr("dim_size")], tf.int32)
 
 
 @tf.RegisterGradient("MonolithTensorsTimestamp")

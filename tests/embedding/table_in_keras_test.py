@@ -33,6 +33,37 @@ class Careful(Plain):
         return {"loss": loss}
 
 
+class Forgetful(Plain):
+    """The `train_step` that a page on Keras shows, which knows of no table."""
+
+    def train_step(self, data):
+        ids, labels = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=labels, y_pred=self(ids, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+class Inside(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.scores = Table("scores", 1, optimizers.SGD(0.5), initializer="zeros")
+
+    def call(self, ids):
+        return tf.reduce_sum(self.scores(ids), 1)
+
+
+class ForgetfulOfLayer(Forgetful):
+    def __init__(self):
+        super().__init__()
+        self.inside = Inside()
+        self.scores = self.inside.scores
+
+    def call(self, ids):
+        return self.dense(self.inside(ids))
+
+
 class Logging(Plain):
     def train_step(self, data):
         return super().train_step(data)
@@ -69,3 +100,76 @@ def test_own_loop_works():
         loss = tf.reduce_sum(model(IDS))
     model.scores.apply_gradients(tape.gradient(loss, model.scores))
     assert len(model.scores) == 4
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
+@pytest.mark.parametrize("kind", [Forgetful, ForgetfulOfLayer])
+def test_own_train_step_that_forgets_it_is_refused(kind, eager):
+    model = kind()
+    model.compile("sgd", "mse", run_eagerly=eager)
+    with pytest.raises(errors.ConfigError, match=r"'scores' is looked up in the train_step of"):
+        model.fit(IDS, LABELS, batch_size=1, verbose=0)
+    assert len(model.scores) == 0
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
+@pytest.mark.parametrize("kind", [Plain, Forgetful])
+def test_frozen_table_stays_as_it_is(kind, eager):
+    model = kind()
+    model.scores.assign([1, 2], [[5.0], [6.0]])
+    model.scores.trainable = False
+    model.compile("sgd", "mse", run_eagerly=eager)
+    model.fit(IDS, LABELS, batch_size=1, epochs=2, verbose=0)
+    assert model.scores([1, 2, 3]).numpy().tolist() == [[5.0], [6.0], [0.0]]
+
+
+def test_own_step_may_look_up_without_a_tape():
+    class Watching(Forgetful):
+        def __init__(self):
+            super().__init__()
+            teacher = Inside()
+            self.teach = lambda ids: teacher(ids)
+
+        def call(self, ids):
+            return self.dense(tf.cast(ids, tf.float32))
+
+        def train_step(self, data):
+            metrics = super().train_step(data)
+            return {**metrics, "teacher": tf.reduce_mean(self.teach(data[0]))}
+
+    model = Watching()
+    model.compile("sgd", "mse")
+    model.fit(IDS, LABELS, verbose=0)
+
+
+def test_failure_of_a_step_is_the_one_that_is_told():
+    class Failing(Forgetful):
+        def train_step(self, data):
+            super().train_step(data)
+            raise ArithmeticError("mine")
+
+    model = Failing()
+    model.compile("sgd", "mse")
+    with pytest.raises(ArithmeticError, match="mine"):
+        model.fit(IDS, LABELS, verbose=0)
+
+
+@pytest.mark.parametrize("kind", [Plain, ForgetfulOfLayer])
+def test_model_is_not_saved_without_its_rows(kind, tmp_path):
+    model = kind()
+    model(IDS)
+    with pytest.raises(errors.ConfigError, match="rows of table 'scores' would not be saved with"):
+        model.save(tmp_path / "model.keras")
+    with pytest.raises(errors.ConfigError, match="rows of table 'scores' would not be saved with"):
+        model.save_weights(tmp_path / "model.weights.h5")
+
+
+def test_layer_may_save_its_table_by_itself(tmp_path):
+    class Saving(Plain):
+        def save_own_variables(self, store):
+            store["rows"] = self.scores(np.array([1])).numpy()
+
+    model = Saving()
+    model(IDS)
+    model.save_weights(tmp_path / "model.weights.h5")
+    assert (tmp_path / "model.weights.h5").exists()

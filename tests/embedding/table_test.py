@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -225,6 +226,36 @@ class TestGradients:
             loss = tf.reduce_sum(table(tf.zeros([0], tf.int64)))
         table.apply_gradients(tape.gradient(loss, table))
         assert len(table) == 0
+
+    @pytest.mark.parametrize("looks_up", [True, False])
+    def test_lookup_in_a_branch(self, looks_up):
+        table = make_scores(dim=2)
+
+        @tf.function
+        def step(condition):
+            with tf.GradientTape() as tape:
+                loss = tf.cond(
+                    condition,
+                    lambda: tf.reduce_sum(table([[7, 8], [7, 9]])),
+                    lambda: tf.constant(0.0),
+                )
+            table.apply_gradients(tape.gradient(loss, table))
+
+        step(tf.constant(looks_up))
+        assert read(table, 7, 8, 9) == ([-2.0, -1.0, -1.0] if looks_up else [0.0] * 3)
+        assert len(table) == (3 if looks_up else 0)
+
+    @pytest.mark.parametrize("wrap", [lambda step: step, tf.function], ids=["eager", "function"])
+    def test_recomputing_is_refused(self, wrap):
+        table = make_scores()
+        look_up = tf.recompute_grad(lambda ids: 2.0 * table(ids))
+        with tf.GradientTape(), pytest.raises(errors.ConfigError, match="inside of keras"):
+            wrap(look_up)(tf.constant([7, 8], tf.int64))
+
+    def test_optimizers_of_keras_are_refused(self):
+        table = make_scores()
+        with pytest.raises(errors.ConfigError, match=r"table\.apply_gradients\(tape\.gradient"):
+            keras.optimizers.SGD().apply_gradients([(slices([7], [[1.0]]), table)])
 
 
 class TestLearningRates:

@@ -8,6 +8,7 @@ import tensorflow as tf
 from monolith import errors
 from monolith.embedding import optimizers
 from monolith.embedding.table import Table
+from monolith.keras.embedding import Embedding
 from monolith.keras.rows import Rows, TableVariable
 
 
@@ -108,3 +109,148 @@ def test_updates_by_hand_are_refused():
     variable = TableVariable(Table("scores", 1))
     with pytest.raises(errors.ConfigError, match="only optimizers of Keras can update it"):
         variable.assign_sub(0.1)
+
+
+class Borrowing(keras.Model):
+    """Looks up rows of a layer that it does not own."""
+
+    def __init__(self, embed):
+        super().__init__()
+        self.borrowed = lambda ids: embed(ids)
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, ids):
+        return self.dense(self.borrowed(ids))
+
+
+class BorrowingWithStep(Borrowing):
+    def train_step(self, data):
+        ids, labels = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=labels, y_pred=self(ids, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+class Paying(Borrowing):
+    """Trains what it has borrowed."""
+
+    def __init__(self, embed):
+        super().__init__(embed)
+        self.get_variables = lambda: [*embed.trainable_variables, *self.trainable_variables]
+
+    def train_step(self, data):
+        ids, labels = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=labels, y_pred=self(ids, training=True))
+        variables = self.get_variables()
+        gradients = tape.gradient(loss, variables)
+        embeds, own = gradients[:1], gradients[1:]
+        variables[0].assign(embeds[0])
+        self.optimizer.apply_gradients(zip(own, variables[1:], strict=True))
+        return {"loss": loss}
+
+
+def make_lambda_model(embed):
+    ids = keras.Input((2,), dtype="int64")
+    rows = keras.layers.Lambda(lambda x: embed(x), output_shape=(2,))(ids)
+    return keras.Model(ids, keras.layers.Dense(1)(rows))
+
+
+IDS, LABELS = np.array([[1, 2], [3, 4]]), np.array([0.0, 1.0])
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (Borrowing, r"would not be trained by fit\(\) of"),
+        (make_lambda_model, r"would not be trained by fit\(\) of"),
+        (BorrowingWithStep, "is looked up in the train_step of"),
+    ],
+)
+def test_layer_that_the_model_does_not_own_is_refused(make, message, eager):
+    embed = Embedding(2, optimizers.SGD(1.0), "sum", name="ids")
+    model = make(embed)
+    model.compile("sgd", "mse", run_eagerly=eager)
+    with pytest.raises(errors.ConfigError, match=f"Table 'ids' {message}"):
+        model.fit(IDS, LABELS, batch_size=1, verbose=0)
+    assert len(embed.table) == 0
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
+@pytest.mark.parametrize("make", [Borrowing, make_lambda_model, BorrowingWithStep])
+def test_frozen_layer_may_be_borrowed(make, eager):
+    embed = Embedding(2, optimizers.SGD(1.0), "sum", trainable=False)
+    model = make(embed)
+    model.compile("sgd", "mse", run_eagerly=eager)
+    model.fit(IDS, LABELS, batch_size=1, verbose=0)
+    model.evaluate(IDS, LABELS, verbose=0)
+    assert len(embed.table) == 0
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
+def test_step_that_updates_a_borrowed_table_works(eager):
+    embed = Embedding(2, optimizers.SGD(1.0), "sum")
+    model = Paying(embed)
+    model.compile("sgd", "mse", run_eagerly=eager)
+    model.fit(IDS, LABELS, batch_size=1, verbose=0)
+    assert len(embed.table) == 4
+
+
+def test_layer_of_a_nested_model_and_a_shared_table_are_trained():
+    embed = Embedding(2, optimizers.SGD(1.0), "sum")
+    inner = keras.Sequential([Embedding(table=embed, combiner="mean"), keras.layers.Dense(1)])
+    outer = keras.Sequential([keras.Sequential([inner])])
+    outer.compile("sgd", "mse")
+    outer.fit(IDS, LABELS, verbose=0)
+    assert len(embed.table) == 4
+
+
+def test_part_of_a_model_may_be_frozen():
+    embed = Embedding(2, optimizers.SGD(1.0), "sum", trainable=False)
+    model = keras.Sequential([embed, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(IDS, LABELS, verbose=0)
+    assert len(embed.table) == 0
+
+
+class Branching(keras.Model):
+    """Looks something up in one branch only."""
+
+    def __init__(self, embed):
+        super().__init__()
+        self.embed = embed
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, ids):
+        rows = tf.cond(
+            tf.reduce_any(ids > 0),
+            lambda: self.embed(ids),
+            lambda: tf.zeros([tf.shape(ids)[0], 2]),
+        )
+        return self.dense(tf.ensure_shape(rows, [None, 2]))
+
+
+def test_lookup_in_a_branch_is_trained():
+    embed = Embedding(2, optimizers.SGD(1.0), "sum")
+    model = Branching(embed)
+    model.compile("sgd", "mse")
+    model.fit(-IDS, LABELS, verbose=0)
+    assert len(embed.table) == 0
+    model.fit(IDS, LABELS, verbose=0)
+    assert len(embed.table) == 4
+
+
+class Recomputing(Branching):
+    def call(self, ids):
+        return self.dense(keras.remat(self.embed)(ids))
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
+def test_recomputing_is_refused(eager):
+    model = Recomputing(Embedding(2, optimizers.SGD(1.0), "sum", name="ids"))
+    model.compile("sgd", "mse", run_eagerly=eager)
+    with pytest.raises(errors.ConfigError, match="Table 'ids' cannot be looked up inside of keras"):
+        model.fit(IDS, LABELS, verbose=0)
