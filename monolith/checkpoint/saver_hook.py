@@ -181,6 +181,14 @@ class NoFirstSaveCheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):  #
         with self._lock:
             super().after_run(run_context, run_values)
 
+    def save_if_due(self, session: tf.compat.v1.Session) -> None:
+        """Saves if it is time, where no step may end for long; between two steps."""
+        with self._lock:
+            step = session.run(self._global_step_tensor)
+            if self._timer.should_trigger_for_step(step):
+                self._timer.update_last_triggered_step(step)
+                self._save(session, step)
+
     def end(self, session: tf.compat.v1.Session) -> None:
         """Saves what the last steps have changed; called by the session."""
         if self._is_dense_only:

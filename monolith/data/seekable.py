@@ -44,6 +44,7 @@ from tensorflow.python.ops import gen_experimental_dataset_ops
 from monolith import errors
 from monolith.data import columns, division, positions, sources
 from monolith.data.sources import FileSource, Source
+from monolith.graph import metadata
 
 # What a description in the graph begins with.
 MARK = b"monolith.data: "
@@ -68,7 +69,12 @@ _Cursor = Iterator[tuple[columns.Columns, positions.Position]]
 
 def reads_stream() -> bool:
     """Returns whether a stream is read in the current graph: nobody must read ahead of it."""
-    return not tf.executing_eagerly() and bool(tf.compat.v1.get_collection(_STREAMS))
+    return bool(get_streams())
+
+
+def get_streams() -> list[Source]:
+    """Returns the streams that are read in the current graph."""
+    return [] if tf.executing_eagerly() else metadata.get_meta(_STREAMS, list)
 
 
 def make_dataset(source: Source, batching: columns.Batching) -> tf.data.Dataset:
@@ -77,7 +83,7 @@ def make_dataset(source: Source, batching: columns.Batching) -> tf.data.Dataset:
     Where the input of one worker of several is built, of its part of the files.
     """
     if source.is_stream and not tf.executing_eagerly():
-        tf.compat.v1.add_to_collection(_STREAMS, True)
+        get_streams().append(source)
     if isinstance(source, FileSource):
         split = division.get_split(source.paths)
         if split is not None:

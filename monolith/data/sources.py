@@ -60,6 +60,9 @@ class Source(abc.ABC):
     def make_layout(self, rows: int | None) -> columns.Layout:
         """Returns how batches become tensors; `rows` is their size if all have the same."""
 
+    def end_waits(self) -> None:  # noqa: B027 - most never wait
+        """Has reads that wait for rows end, as if there were no more; others are left alone."""
+
 
 @dataclasses.dataclass(frozen=True)
 class FileSource(Source):

@@ -67,6 +67,7 @@ class Stream(sources.Source):
         self.codec = codec
         self._pace = pace
         self._clock = clock
+        self._num_ends = 0
 
     @abc.abstractmethod
     def open(self, place: Place, part: division.Part) -> "Records":
@@ -90,11 +91,14 @@ class Stream(sources.Source):
     def make_layout(self, rows: int | None) -> columns.Layout:
         return columns.FeatureLayout(self.features, rows)
 
+    def end_waits(self) -> None:
+        self._num_ends += 1
+
     def _collect(self, records: "Records") -> list[bytes] | None:
         """Returns the records of a batch, None at the end."""
         pace, found = self._pace, list[bytes]()
         last_sec = self._clock()
-        first_sec = last_sec
+        first_sec, num_ends = last_sec, self._num_ends
         while len(found) < pace.batch_size:
             # Asked before reading: what was written before the stop file is read.
             is_stopped = pace.stop_file is not None and tf.io.gfile.exists(pace.stop_file)
@@ -112,6 +116,8 @@ class Stream(sources.Source):
                 timeout_sec is not None and now_sec - last_sec >= timeout_sec
             ):
                 return found or None
+            if self._num_ends != num_ends:
+                return None  # Nobody wants what has come so far either.
             if sources.at_exit.is_set():
                 raise RuntimeError("Python is about to exit.")
         return found
@@ -213,3 +219,6 @@ class _Part(sources.Source):
 
     def make_layout(self, rows: int | None) -> columns.Layout:
         return self._stream.make_layout(rows)
+
+    def end_waits(self) -> None:
+        self._stream.end_waits()

@@ -5,6 +5,10 @@ input was read is not how far it was trained on. Here that thread never has a ba
 that would not fit into the queue: whoever holds it finds all batches that are ahead in the queue,
 can note them beside the position of the input, and put them back when training goes on there.
 
+A stream may have nothing to read for hours, and who saves cannot wait for that. So of a stream the
+thread notes the position before each read: while a read waits, that is the position behind the
+batches in the queue.
+
 Example:
     >>> with tf.Graph().as_default():
     ...     dataset = tf.data.Dataset.range(9)
@@ -37,6 +41,8 @@ _POLL_SEC = 0.05
 # Where the input ends, the next step waits for nothing but the news of it.
 _END_POLL_SEC = 0.002
 _HOLD_SEC = 60.0
+# How soon after a batch is in the queue its read has ended.
+_END_OF_READ_SEC = 0.05
 
 
 def get_queue_capacity(capacity: int) -> int:
@@ -58,6 +64,10 @@ class LookAheadHook(prefetch.EnqueueHook):
     Args:
         q: The queue, of `get_queue_capacity(capacity)`.
         capacity: How many batches wait while one is trained on and one is read.
+
+    Attributes:
+        position_before_read: What the function given to `note_positions` has returned before the
+            last read.
     """
 
     def __init__(self, q: _MultiFIFOQueue, capacity: int) -> None:
@@ -76,6 +86,11 @@ class LookAheadHook(prefetch.EnqueueHook):
         self._reading = threading.Lock()
         self._step_begins = threading.Event()
         self._paced: _PacedSession | None = None
+        self._read_position: Callable[[tf.compat.v1.Session], Any] | None = None
+        self._get_size: Callable[[], int] = lambda: 0
+        self._has_put = threading.Event()
+        self._has_ended = False
+        self.position_before_read: Any = None
         get_hooks().append(self)
 
     @property
@@ -87,20 +102,47 @@ class LookAheadHook(prefetch.EnqueueHook):
         super().before_run(run_context)
         self._step_begins.set()
 
+    def note_positions(self, read_position: Callable[[tf.compat.v1.Session], Any]) -> None:
+        """Has the thread note where the input stands before each read, as a stream needs it.
+
+        Args:
+            read_position: Returns the position.
+        """
+        self._read_position = read_position
+
     @contextlib.contextmanager
-    def held(self) -> Iterator[bool]:
-        """Keeps the thread from reading; gives False if a read has not ended for a minute."""
-        is_held = self._reading.acquire(timeout=_HOLD_SEC)
+    def held(self, timeout_sec: float | None = None) -> Iterator[bool]:
+        """Keeps the thread from reading; gives False if a read has not ended in time.
+
+        Args:
+            timeout_sec: How long that is; None is a minute.
+        """
+        is_held = self._reading.acquire(timeout=_HOLD_SEC if timeout_sec is None else timeout_sec)
         try:
             yield is_held
         finally:
             if is_held:
                 self._reading.release()
 
+    def is_reading(self) -> bool:
+        """Returns whether a read goes on, and has not just ended."""
+        if not self._reading.acquire(timeout=_END_OF_READ_SEC):
+            return True
+        self._reading.release()
+        return False
+
+    def wait_for_batch(self, timeout_sec: float) -> bool:
+        """Waits until a step finds a batch, or the end; returns whether that is so."""
+        self._has_put.clear()
+        if self._has_ended or self._get_size() > 0:
+            return True
+        return self._has_put.wait(timeout_sec)
+
     def read(self, session: tf.compat.v1.Session) -> list[list[np.ndarray]]:
         """Returns the batches in the queue, the oldest first, and leaves them there.
 
-        Only while the thread is held, and between two steps.
+        Only between two steps. If the thread is not held, the batch that it reads may be among
+        them, or come to stand before them.
         """
         batches = []
         for _ in range(int(session.run(self._size))):
@@ -119,14 +161,16 @@ class LookAheadHook(prefetch.EnqueueHook):
             session.run(self._put, dict(zip(tf.nest.flatten(self._new), batch, strict=True)))
 
     def _create_threads(self, session: tf.compat.v1.Session, coord: tf.train.Coordinator) -> None:
-        get_size = session.make_callable(self._size)
+        self._has_ended = False
+        self._get_size = get_size = session.make_callable(self._size)
         self._paced = _PacedSession(
-            session, lambda enqueue: self._enqueue(get_size, coord, enqueue)
+            session, lambda enqueue: self._enqueue(session, get_size, coord, enqueue)
         )
         self._runner.create_threads(self._paced, coord=coord, daemon=True, start=True)
 
     def _enqueue(
         self,
+        session: tf.compat.v1.Session,
         get_size: Callable[[], int],
         coord: tf.train.Coordinator,
         enqueue: Callable[[], Any],
@@ -141,8 +185,15 @@ class LookAheadHook(prefetch.EnqueueHook):
                 return
         try:
             with self._reading:
+                if coord.should_stop():
+                    return  # Whoever ends reads that wait may have come by already.
+                if self._read_position is not None:
+                    self.position_before_read = self._read_position(session)
                 enqueue()
+            self._has_put.set()
         except tf.errors.OutOfRangeError:
+            self._has_ended = True
+            self._has_put.set()
             # Now the queue is closed. Nothing could be put into it again, so it must be empty.
             while not self._is_empty(get_size) and not coord.wait_for_stop(_END_POLL_SEC):
                 pass

@@ -26,7 +26,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -281,6 +281,17 @@ class WorkerCkptHelper:
         if checkpoint is None and found is Found.NOTHING:
             logger.info("worker %d reads its input from the beginning", self._index)
             return
+        if found is Found.NOTHING and checkpoint is not None and self._with_model:
+            path = self._find_earlier(checkpoint) or path
+            found = self._position.restore(session, path)
+            if found is Found.UNFINISHED:
+                logger.warning(
+                    "%s has no position of the input of worker %d: what was read after %s is "
+                    "trained on again",
+                    checkpoint,
+                    self._index,
+                    path,
+                )
         old = _get_list_path(self._model_dir, self._index)
         if found is Found.NOTHING and self._with_model and tf.io.gfile.exists(old):
             logger.warning(
@@ -291,13 +302,15 @@ class WorkerCkptHelper:
             )
             return
         logger.log(
-            logging.WARNING if found is Found.UNREADABLE else logging.INFO,
+            logging.WARNING if is_odd else logging.INFO,
             "worker %d reads its input from the beginning: %s %s",
             self._index,
             checkpoint or path,
             found.value,
         )
 
+        # To read a stream again is to train on all of it again.
+        is_odd = found is Found.UNREADABLE or self._position.is_stream
     def save_last(self, session: tf.compat.v1.Session) -> None:
         """Leaves the position of a worker that ends, for checkpoints that are written later."""
         if self._position is None or self._has_listener or not self._with_model:
@@ -308,16 +321,20 @@ class WorkerCkptHelper:
         except tf.errors.OpError as error:
             logger.warning("worker %d leaves no position of its input: %s", self._index, error)
 
-    def save_to(self, session: tf.compat.v1.Session, asset_dir: str) -> None:
+    def save_to(self, session: tf.compat.v1.Session, asset_dir: str) -> bool:
         """Writes the position into the directory of a checkpoint.
 
         Raises:
             tf.errors.OpError: It cannot be written.
         """
         if self._position is None or self._position.is_empty:
-            return
+            return False
         tf.io.gfile.makedirs(asset_dir)
-        self._position.save(session, os.path.join(asset_dir, _get_name(self._index)))
+        path = os.path.join(asset_dir, _get_name(self._index))
+        return not self._position.save(session, path) and not self._position.why_unknown
+
+        Returns:
+            Whether the input has one that is missing there.
 
     def _find_saved(self, session: tf.compat.v1.Session) -> tuple[str | None, str]:
         """Returns the checkpoint that is restored, None if there is none, and its position."""
@@ -345,6 +362,18 @@ class WorkerCkptHelper:
         tf.io.gfile.makedirs(self._model_dir)
         if self._position.save(session, path) and not self._with_model:
             self._list(path)
+    def _find_earlier(self, checkpoint: str) -> str | None:
+        """Returns the newest position in the checkpoints before one."""
+        step = SaveHelper.get_global_step_value(checkpoint)
+        listed = checkpoint_state.get_listed(
+            self._model_dir, checkpoint_state.read_list(self._model_dir)
+        )
+        for prefix in reversed(listed):
+            path = os.path.join(SaveHelper.get_ckpt_asset_dir(prefix), _get_name(self._index))
+            if SaveHelper.get_global_step_value(prefix) < step and tf.io.gfile.exists(path):
+                return path
+        return None
+
 
     def _list(self, path: str) -> None:
         """Says that a position is the latest, and removes those that are too many."""
@@ -400,9 +429,10 @@ class InputPositionSaverListener(tf.compat.v1.train.CheckpointSaverListener):
 
     def _save(self, session: tf.compat.v1.Session, step: int, prefix: str) -> None:
         asset_dir = SaveHelper.get_ckpt_asset_dir(prefix)
-        self._helper.save_to(session, asset_dir)
+        is_missing = self._helper.save_to(session, asset_dir)
         model_dir = self._helper._model_dir
-        before = tf.train.latest_checkpoint(model_dir) if self._num_workers > 1 else None
+        needs_before = is_missing or self._num_workers > 1
+        before = tf.train.latest_checkpoint(model_dir) if needs_before else None
         if before is not None:
             before = SaveHelper.get_ckpt_asset_dir(delta_chain.get_newest_prefix(before))
         for index in range(self._num_workers):
@@ -413,11 +443,20 @@ class InputPositionSaverListener(tf.compat.v1.train.CheckpointSaverListener):
                 _get_loose_path(model_dir, index, step),
                 _get_last_path(model_dir, index),
                 os.path.join(before or "", _get_name(index)),
+        if is_missing:
+            # Who starts from here then reads some of it again, instead of all.
+            name = _get_name(self._helper._index)
+            self._copy([os.path.join(before or "", name)], os.path.join(asset_dir, name))
             ]
-            found = next((path for path in candidates if tf.io.gfile.exists(path)), None)
-            if found is not None:
-                tf.io.gfile.makedirs(asset_dir)
-                tf.io.gfile.copy(found, os.path.join(asset_dir, _get_name(index)), overwrite=True)
+            self._copy(candidates, os.path.join(asset_dir, _get_name(index)))
+
+    @staticmethod
+    def _copy(candidates: Sequence[str], path: str) -> None:
+        """Copies the first of some files that is there."""
+        found = next((file for file in candidates if tf.io.gfile.exists(file)), None)
+        if found is not None:
+            tf.io.gfile.makedirs(os.path.dirname(path))
+            tf.io.gfile.copy(found, path, overwrite=True)
 
 
 class _RestorerHook(tf.compat.v1.train.SessionRunHook):

@@ -14,10 +14,13 @@ import tensorflow as tf
 from monolith.checkpoint import dense_reload, saver
 from monolith.checkpoint.changed_model import OnChange
 from monolith.checkpoint.restore_hook import CheckpointRestorerHook, CheckpointRestorerListener
+from monolith.checkpoint.saver_hook import NoFirstSaveCheckpointSaverHook
+from monolith.data import seekable
 from monolith.embedding import filters
 from monolith.embedding.tables.snapshots import TableRestorerListener
 from monolith.graph import mode_keys
 from monolith.model.task import NativeTask
+from monolith.tensor import look_ahead
 from monolith.training import restore_override
 from monolith.training.config.checkpoint import StartSettings
 from monolith.training.config.job import CpuTrainingConfig
@@ -33,6 +36,7 @@ from monolith.training.hooks.profiler import Tf2ProfilerHook
 from monolith.training.hooks.rank_flags import AgreementHook, RankFlags, StopTogetherHook
 from monolith.training.hooks.rank_saves import MeetBeforeRestoreHook
 from monolith.training.hooks.step_gate import StepGate
+from monolith.training.hooks.stream_wait import StreamWaitHook
 from monolith.training.hooks.throughput import ThroughputMetricHook
 from monolith.training.hooks.tide import CustomGlobalStepWaiterHook
 from monolith.training.tables import own_variables, save
@@ -213,7 +217,7 @@ class TrainingHooks:
             # An evaluation has another input, which starts at its beginning.
             hooks.append(checkpoint_helper.create_restorer_hook())
         if not self._is_chief:
-            return HookLists(tuple(hooks), tuple(last), ())
+            return HookLists((*self._create_wait_hooks(barrier_op), *hooks), tuple(last), ())
         chief_hooks = [
             # Before all others: at the end, too, all must be pushed before the last save.
             *self._step_gate.hooks,
@@ -225,6 +229,7 @@ class TrainingHooks:
             *self._create_metric_hooks(),
             *self._create_serving_sync_hooks(),
         ]
+        chief_hooks = [*self._create_wait_hooks(barrier_op, chief_hooks), *chief_hooks]
         return HookLists(tuple(hooks), tuple(last), tuple(chief_hooks))
 
     def _create_for_ranks(self) -> HookLists:
@@ -297,6 +302,32 @@ class TrainingHooks:
     def _create_health_hooks(
         self, barrier_op: BarrierOp
     ) -> list[tf.compat.v1.train.SessionRunHook]:
+    def _create_wait_hooks(
+        self,
+        barrier_op: BarrierOp,
+        chief_hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (),
+    ) -> list[tf.compat.v1.train.SessionRunHook]:
+        """Returns the hook of a worker that waits for a stream; it goes before all others.
+
+        While it waits, it stands at the barrier like the others, and a chief saves when it is time.
+        """
+        queue_hooks = look_ahead.get_hooks()
+        if not queue_hooks or not seekable.reads_stream():
+            return []
+        savers = [hook for hook in chief_hooks if isinstance(hook, NoFirstSaveCheckpointSaverHook)]
+        index, others = self._config.index, self._others
+
+        def rest(session: tf.compat.v1.Session) -> None:
+            if others is not None:
+                others.check()
+            if not self._is_chief and barrier_op.is_barrier_placed(session):
+                barrier_op.wait_until_barrier_removed(session, index)
+            for saver_hook in savers:
+                saver_hook.save_if_due(session)
+
+        is_stopping = (lambda: False) if others is None else others.is_stopping
+        return [StreamWaitHook(queue_hooks[-1], seekable.get_streams(), rest, is_stopping)]
+
         if self._config.num_ps == 0:
             return []
         return [

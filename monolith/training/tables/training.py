@@ -436,6 +436,9 @@ class CpuTraining:
         (embeddings, ids, others, end), queue = prefetch.enqueue_dicts_with_queue_return(
             (embeddings, ids, others, end), capacity=look_ahead.get_queue_capacity(capacity)
         )
+        if mode == ModeKeys.TRAIN and self.config.num_ps > 0 and seekable.reads_stream():
+            # A worker that waits for a stream must not do so inside a step: others save meanwhile.
+            capacity = max(1, capacity)
         if queue is not None:
             hash_table.add_queue_hook(look_ahead.LookAheadHook(queue, capacity))
         _collect_dequeued(ids, others)
