@@ -5,6 +5,9 @@ and that nobody has trained on yet, and says which input they read (see `monolit
 because it means something for that input only. So an input that was not read to its end goes on
 there, and any other one, or one that was, starts at its beginning.
 
+A stream whose next batch is waited for has a position, too: the one before that batch. If the batch
+comes at the very moment of the save, it may count twice after a restart, but never be missing.
+
 Example:
     >>> import tempfile
     >>> def read_two(path):
@@ -30,7 +33,7 @@ import itertools
 import json
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
@@ -43,6 +46,10 @@ logger = logging.getLogger(__name__)
 
 _FORMAT = 1
 _GET_NEXT = ("IteratorGetNext", "IteratorGetNextSync")
+# A read of a stream that takes longer than that waits for the next batch.
+_STREAM_HOLD_SEC = 0.5
+# How often a position is read again because a batch has come meanwhile.
+_MAX_ATTEMPTS = 3
 
 
 class Found(enum.Enum):
@@ -77,6 +84,14 @@ class InputPosition:
             self._identity = identity.identify([i.dataset for i in iterators if i.is_known])
         except identity.UnknownInputError as error:
             self._why_unknown = str(error)
+        if self.is_stream and self._look_aheads:
+            # Of queues that are filled one from another, the first one reads the input.
+            self._look_aheads[0].note_positions(self._try_to_read_states)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the input may go on after its end."""
+        return self._identity is not None and self._identity.startswith(identity.STREAM)
 
     @property
     def is_empty(self) -> bool:
@@ -96,21 +111,14 @@ class InputPosition:
         """
         if self.is_empty or self._identity is None or not self._can_be_saved:
             return False
-        with contextlib.ExitStack() as stack:
-            if not all(stack.enter_context(hook.held()) for hook in self._look_aheads):
-                logger.warning("the input has no position to save: it waits for a batch")
-                return False
-            try:
-                states = session.run([iterator.state for iterator in self._iterators])
-            except tf.errors.UnimplementedError as error:
-                logger.warning(
-                    "a training that starts again reads its input from the beginning, since it has "
-                    "no position to save: %s",
-                    _get_reason(error),
-                )
-                self._can_be_saved = False  # Said once, and not tried again.
-                return False
-            ahead = [hook.read(session) for hook in self._look_aheads]
+        found = self._read_position(session)
+        for _ in range(_MAX_ATTEMPTS - 1):
+            if found is None or not found.may_be_late:
+                break
+            found = self._read_position(session)
+        if found is None:
+            return False
+        states, ahead, _ = found
         tensors = [tensor for batches in ahead for batch in batches for tensor in batch]
         parts = [*states, *[tf.make_tensor_proto(t).SerializeToString() for t in tensors]]
         _write(path, self._identity, [len(batches) for batches in ahead], parts)
@@ -136,7 +144,7 @@ class InputPosition:
             if any(num_ahead):
                 self._fill(session, num_ahead, tensors)
                 return Found.UNFINISHED
-            if saved_input.startswith(identity.STREAM):
+            if self.is_stream:
                 # What was its end may be none any more, and to look for a batch is to wait for it.
                 return Found.UNFINISHED
             if self._is_at_end(session):
@@ -149,6 +157,43 @@ class InputPosition:
             self._start_over(session)
             return Found.UNREADABLE
         return Found.UNFINISHED
+
+    def _read_position(self, session: tf.compat.v1.Session) -> "_Position | None":
+        """Returns where the input stands, and what is read ahead; None if that cannot be told."""
+        with contextlib.ExitStack() as stack:
+            timeout_sec = _STREAM_HOLD_SEC if self.is_stream else None
+            reading = [
+                hook
+                for hook in self._look_aheads
+                if not stack.enter_context(hook.held(timeout_sec))
+            ]
+            if reading and not self.is_stream:
+                logger.warning("the input has no position to save: it waits for a batch")
+                return None
+            # Before the queues: a batch that comes meanwhile is then told twice, not left out.
+            if reading and reading[0] is self._look_aheads[0]:
+                states = reading[0].position_before_read
+            else:
+                states = self._try_to_read_states(session)
+            if states is None:
+                return None
+            ahead = [hook.read(session) for hook in self._look_aheads]
+            return _Position(states, ahead, not all(hook.is_reading() for hook in reading))
+
+    def _try_to_read_states(self, session: tf.compat.v1.Session) -> list[bytes] | None:
+        """Returns the states of the iterators; None if TensorFlow cannot save them."""
+        if not self._can_be_saved:
+            return None
+        try:
+            return list(session.run([iterator.state for iterator in self._iterators]))
+        except tf.errors.UnimplementedError as error:
+            logger.warning(
+                "a training that starts again reads its input from the beginning, since it has "
+                "no position to save: %s",
+                _get_reason(error),
+            )
+            self._can_be_saved = False  # Said once, and not tried again.
+            return None
 
     def _go_to(self, session: tf.compat.v1.Session, states: Sequence[bytes]) -> None:
         feeds = {i.new_state: s for i, s in zip(self._iterators, states, strict=True)}
@@ -177,6 +222,20 @@ class InputPosition:
 
     def _start_over(self, session: tf.compat.v1.Session) -> None:
         session.run([iterator.initializer for iterator in self._iterators])
+
+
+class _Position(NamedTuple):
+    """Where an input stands.
+
+    Attributes:
+        states: The serialized states of its iterators.
+        ahead: By queue, the batches that were read ahead.
+        may_be_late: Whether a batch that is among these may also come behind those states.
+    """
+
+    states: list[bytes]
+    ahead: list[list[list[Any]]]
+    may_be_late: bool
 
 
 class _Iterator:
