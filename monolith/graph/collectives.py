@@ -65,6 +65,10 @@ def is_on(variable: str, default: str = "0") -> bool:
     return os.environ.get(variable, default).strip().lower() not in ("", "0", "false")
 
 
+class MissingLibraryError(errors.ConfigError, ImportError):
+    """The library that the environment asks for cannot be imported."""
+
+
 class _Lib:
     """The library, which is imported when it is first used."""
 
@@ -491,7 +495,7 @@ def _import_byteps() -> Any:
     try:
         return importlib.import_module(BYTEPS)
     except ImportError as error:
-        raise errors.ConfigError(
+        raise MissingLibraryError(
             f"{_WITH_BYTEPS} asks for {BYTEPS}, which cannot be imported ({error}); install it, or "
             f"unset {_WITH_BYTEPS}."
         ) from error
@@ -501,7 +505,7 @@ def _import_horovod() -> Any:
     try:
         return importlib.import_module(HOROVOD)
     except ImportError as error:
-        raise errors.ConfigError(
+        raise MissingLibraryError(
             f"{HOROVOD} cannot be imported ({error}); repair it, or set {_WITH_HOROVOD}=0 to take "
             "TensorFlow's own collectives."
         ) from error
