@@ -142,6 +142,10 @@ class ParameterSyncClient:
     def create_sync_op(self, config_str: Any) -> tf.Tensor:
         """Makes the op that sends changed rows, in graph mode.
 
+        Rows are collected where the client is, and sent by the process that makes this op. Where
+        the client is on another process, say around this which one that is, as device functions of
+        a cluster do: `with tf.device("/job:worker/task:0"):`.
+
         Args:
             config_str: A serialized `ClientConfig`, a scalar.
 
@@ -150,19 +154,23 @@ class ParameterSyncClient:
             of a server, and no answers if nothing has changed.
         """
         sender = _Sender()
-        with tf.device(self._client.device):
+        here = _find_process(self._client.device)
+        with tf.device(here):
             targets, signature = tf.numpy_function(
                 _read_config, [config_str], [tf.string, tf.string]
             )
+        with tf.device(self._client.device):
             targets, signature = tf.reshape(targets, [-1]), tf.reshape(signature, [])
             gathered = ops.monolith_parameter_sync_gather(self._client, targets)
             with tf.control_dependencies(list(gathered)):
                 taken = ops.monolith_parameter_sync_take(
                     self._client, targets, signature, max_requests=_MAX_REQUESTS
                 )
+        with tf.device(here):
             result, arrived, start_over = tf.numpy_function(
                 sender.send, [config_str, *taken], [tf.string, tf.bool, tf.bool]
             )
+        with tf.device(self._client.device):
             settled = ops.monolith_parameter_sync_settle(
                 self._client, targets, tf.reshape(arrived, [-1]), tf.reshape(start_over, [-1])
             )
@@ -234,6 +242,9 @@ class _Echo(prediction_service_pb2_grpc.PredictionServiceServicer):
                 )
         return predict_pb2.PredictResponse(model_spec=request.model_spec)
 
+    def GetModelMetadata(self, request: Any, context: Any) -> Any:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "It has no model, and takes no variables.")
+
 
 class _Sender:
     """Sends the calls of one step, to all servers at the same time; keeps its connections."""
@@ -299,6 +310,12 @@ class _Listed:
 
     def stop(self) -> None:
         """Does nothing."""
+
+
+def _find_process(device: str) -> str:
+    """Returns the device of the process that Python runs in: as said around, else `device`."""
+    around: str = tf.no_op(name="sync_process").device
+    return around if tf.DeviceSpec.from_string(around).job else device
 
 
 def _send_all(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
+import grpc
 import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2
@@ -260,6 +261,8 @@ class _DenseServer:
         request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
         request.model_spec.name = self._channel.target.model
         answer = self._channel.call(_METADATA, request.SerializeToString())
+        if answer.code is grpc.StatusCode.UNIMPLEMENTED:
+            return ()  # Not even who serves models of others needs it.
         if not answer.is_ok:
             return None
         response = get_model_metadata_pb2.GetModelMetadataResponse.FromString(answer.response)

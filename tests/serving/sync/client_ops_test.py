@@ -303,3 +303,20 @@ def test_clients_of_servers():
         ]
         (client,) = client_ops.create_parameter_sync_clients(0)
         assert client.op.get_attr("shared_name") == b"MonolithSyncClient_"
+
+
+@pytest.mark.parametrize(
+    ("around", "python_device"),
+    [("/job:worker/task:1", "/job:worker/task:1"), (None, "/job:ps/task:0/device:CPU:0")],
+    ids=["said", "unsaid"],
+)
+def test_rows_of_a_server_are_sent_by_the_process_that_is_said_around(around, python_device):
+    (client,) = client_ops.create_parameter_sync_clients(1)
+    known = set(tf.compat.v1.get_default_graph().get_operations())
+    with tf.device(around):
+        client_ops.ParameterSyncClient(client).create_sync_op(make_config())
+    made = set(tf.compat.v1.get_default_graph().get_operations()) - known
+    # Another process cannot call functions of this one.
+    assert {op.device for op in made if op.type == "PyFunc"} == {python_device}
+    native = {op.device for op in made if op.type.startswith("MonolithParameterSync")}
+    assert native == {"/job:ps/task:0/device:CPU:0"}
