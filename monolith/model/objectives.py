@@ -23,6 +23,8 @@ from monolith.graph.mode_keys import ModeKeys
 from monolith.model import losses
 from monolith.model.heads import EstimatorSpec
 
+_SHOWN_LABELS = 3
+
 
 class Head:
     """One thing that a model predicts; see the subclasses.
@@ -73,6 +75,7 @@ class BinaryHead(Head):
 
     Raises:
         ConfigError: A setting is out of its range.
+        DataError: The labels are strings.
         ValueError: Logits, labels or weights are not one number for each example.
     """
 
@@ -86,7 +89,10 @@ class BinaryHead(Head):
         sample_rate: Any = None,
         loss_weight: float = 1.0,
     ) -> None:
-        checked = None if labels is None else _check_binary(name, labels)
+        logits = losses.flatten(name, "logits", logits, None)
+        checked = None
+        if labels is not None:
+            checked = _check_binary(name, _flatten_labels(name, labels, logits))
         total, prediction = losses.get_sigmoid_loss_and_pred(
             name,
             logits,
@@ -112,6 +118,7 @@ class RegressionHead(Head):
 
     Raises:
         ConfigError: A setting is out of its range.
+        DataError: The labels are strings.
         ValueError: Prediction, labels or weights are not one number for each example.
     """
 
@@ -128,7 +135,7 @@ class RegressionHead(Head):
         loss = None
         if labels is not None:
             size = flat.shape[0]
-            labels = losses.flatten(name, "labels", labels, size, dtype=flat.dtype)
+            labels = tf.cast(_flatten_labels(name, labels, flat), flat.dtype)
             squares = tf.math.squared_difference(flat, labels)
             if weights is not None:
                 squares *= losses.flatten(name, "weights", weights, size, dtype=flat.dtype)
@@ -204,25 +211,55 @@ def _all_heads(heads: Sequence[Any]) -> bool:
     return all(isinstance(head, Head) for head in heads)
 
 
-def _check_binary(name: str, labels: Any) -> tf.Tensor:
+def _flatten_labels(name: str, labels: Any, like: tf.Tensor) -> tf.Tensor:
+    """Returns the labels as a vector of the size of `like`; a step with another number fails."""
+    labels = tf.convert_to_tensor(labels)
+    if labels.dtype == tf.string:
+        raise errors.DataError(
+            f"The labels of head {name!r} are strings; make numbers of them in the data."
+        )
+    # A static number is checked where the loss is made.
+    flat = losses.flatten(name, "labels", labels, like.shape[0])
+    if flat.shape.is_fully_defined() and like.shape.is_fully_defined():
+        return flat
+    return _fail_unless(
+        tf.equal(tf.size(flat), tf.size(like)),
+        f"The labels of head {name} must be one number for each example, got ",
+        tf.strings.join(
+            [tf.as_string(tf.size(flat)), tf.as_string(tf.size(like))], " numbers for "
+        ),
+        " examples; give several heads when there are several labels.",
+        flat,
+    )
+
+
+def _check_binary(name: str, labels: tf.Tensor) -> tf.Tensor:
     """Returns the labels; a step with others than 0 and 1 fails."""
-    labels = losses.flatten(name, "labels", labels, None)
     if labels.dtype == tf.bool:
         return tf.cast(labels, tf.float32)
     labels = tf.cast(labels, tf.float32)
-    check = tf.raw_ops.Assert(
-        # A number that is 0 or 1 is its own square, and no other is.
-        condition=tf.reduce_all(tf.equal(labels * labels, labels)),
-        # As readers of data say it, so that the sentence is all that a user sees of it.
-        data=[
-            f"DataError: The labels of head {name} must be 0 or 1, for it predicts whether "
-            "something happens; make them so in the data, or use RegressionHead for numbers.",
-            labels,
-        ],
-        summarize=5,
+    # A number that is 0 or 1 is its own square, and no other is.
+    others = tf.boolean_mask(labels, tf.not_equal(labels * labels, labels))
+    shown = tf.strings.as_string(others[:_SHOWN_LABELS], shortest=True)
+    return _fail_unless(
+        tf.equal(tf.size(others), 0),
+        f"The labels of head {name} must be 0 or 1, for it predicts whether something happens, "
+        "got ",
+        tf.strings.reduce_join(shown, separator=", "),
+        "; make them so in the data, or use RegressionHead for numbers.",
+        labels,
     )
+
+
+def _fail_unless(
+    condition: tf.Tensor, before: str, found: tf.Tensor, after: str, value: tf.Tensor
+) -> tf.Tensor:
+    """Returns a value; a step where the condition does not hold fails with a sentence."""
+    # As readers of data say it, so that the sentence is all that a user sees of it.
+    sentence = tf.strings.join([f"DataError: {before}", found, after])
+    check = tf.raw_ops.Assert(condition=condition, data=[sentence])
     with tf.control_dependencies([check]):
-        return tf.identity(labels)
+        return tf.identity(value)
 
 
 def _divide(total: tf.Tensor, by_example: tf.Tensor) -> tf.Tensor:

@@ -142,7 +142,7 @@ def _make_empty_dir(temporary_dir: str, export_dir: str) -> None:
             # Left behind by an export of this process that failed to clean up.
             tf.io.gfile.rmtree(temporary_dir)
         tf.io.gfile.makedirs(temporary_dir)
-    except (tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError) as e:
+    except tf.errors.OpError as e:  # Each file system has errors of its own for it.
         raise errors.ConfigError(
             f"The model cannot be exported to {export_dir}, because no directory can be made "
             f"there: {e.message}. Export to a directory that this process may write to."

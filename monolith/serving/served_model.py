@@ -55,6 +55,9 @@ class ServedModel:
             meta_graph = loading.load_into(self._session, self._path)
         signature = meta_graph.signature_def[DEFAULT_SIGNATURE]
         self._inputs = {name: info.name for name, info in signature.inputs.items()}
+        self._of_integers = {
+            name for name, info in signature.inputs.items() if tf.as_dtype(info.dtype).is_integer
+        }
         # Columns of one number for each example that the network wants as `[batch, 1]`.
         self._single = {
             name
@@ -127,7 +130,18 @@ class ServedModel:
         return f"ServedModel({self._path!r}, inputs={self.inputs}, outputs={list(self._outputs)})"
 
     def _to_array(self, name: str, value: Any) -> np.ndarray:
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError as e:  # Lists of different lengths.
+            raise errors.ConfigError(
+                f"Examples have one value of {name!r} each, or all as many; got {value!r}."
+            ) from e
+        # The session would cut off what follows the point.
+        if name in self._of_integers and array.dtype.kind not in "iub" and array.size:
+            raise errors.ConfigError(
+                f"The model in {self._path} takes integers of 64 bits as {name!r}, "
+                f"got {array.flat[0]!r}."
+            )
         return array[:, np.newaxis] if name in self._single and array.ndim == 1 else array
 
     def _check_sizes(self, feeds: Mapping[str, np.ndarray]) -> None:

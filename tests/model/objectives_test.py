@@ -60,7 +60,27 @@ class TestBinaryHead:
     def test_other_labels_end_the_step_with_a_sentence(self, label):
         head = BinaryHead("click", [0.0, 0.0], [1.0, label])
         with pytest.raises(
-            tf.errors.InvalidArgumentError, match="The labels of head click must be 0 or 1"
+            tf.errors.InvalidArgumentError,
+            match=rf"The labels of head click must be 0 or 1, .*, got {label:g}; make them so",
+        ):
+            run(head.loss)
+
+    def test_some_of_the_other_labels_are_shown(self):
+        head = BinaryHead("click", np.zeros(6), [1, 7, 0, 8, 9, 10])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="got 7, 8, 9; make"):
+            run(head.loss)
+
+    @pytest.mark.parametrize("kind", [BinaryHead, RegressionHead])
+    def test_labels_that_are_strings_are_refused(self, kind):
+        with pytest.raises(errors.DataError, match="labels of head 'click' are strings"):
+            kind("click", LOGITS, ["1", "0", "1", "0"])
+
+    @pytest.mark.parametrize("kind", [BinaryHead, RegressionHead])
+    def test_labels_of_another_number_end_the_step_with_a_sentence(self, kind):
+        logits = tf.compat.v1.placeholder_with_default(LOGITS, [None])
+        head = kind("click", logits, tf.constant([[1, 0], [0, 1], [1, 0], [0, 1]]))
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="got 8 numbers for 4 examples; give several"
         ):
             run(head.loss)
 

@@ -530,6 +530,14 @@ class TestErrors:
         with pytest.raises(errors.ConfigError, match=r"cannot be exported to .* may write to\."):
             make_exporter(tmp_path).export_saved_model(receive_ids)
 
+    def test_directory_where_none_can_be_made(self, tmp_path):
+        save_checkpoint(tmp_path / "model")
+        exporter = StandaloneExporter(
+            model_fn, model_dir=str(tmp_path / "model"), export_dir_base="/proc/here"
+        )
+        with pytest.raises(errors.ConfigError, match=r"cannot be exported to .* may write to\."):
+            exporter.export_saved_model(receive_ids)
+
     def test_export_inside_of_an_export(self, tmp_path):
         save_checkpoint(tmp_path / "model")
         with (
