@@ -7,7 +7,7 @@ WORKERS ?= 2
 CPP_SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h')
 NATIVE_SOURCES := CMakeLists.txt $(CPP_SOURCES) $(shell find csrc proto -name '*.proto' -o -name CMakeLists.txt)
 
-.PHONY: setup native wheel demo test system-packages test-fast test-core test-asan test-tsan fuzz fuzz-asan lint format bench bench-table bench-checkpoint bench-dense bench-prefetch docs site bench-small bench-keras bench-criteo bench-distributed bench-sync bench-calls bench-rows bench-input bench-online bench-serving fuzz-serving chaos clean
+.PHONY: setup native wheel demo test system-packages test-fast test-core test-asan test-tsan fuzz fuzz-asan lint format bench bench-table bench-checkpoint bench-train bench-collision bench-dense bench-prefetch docs site bench-small bench-keras bench-criteo bench-distributed bench-sync bench-calls bench-rows bench-input bench-online bench-serving fuzz-serving chaos clean
 
 setup: $(VENV)/.native
 

@@ -5,6 +5,7 @@ Covers monolith/__init__.py.
 
 import importlib
 import inspect
+import pathlib
 import pkgutil
 import re
 import statistics
@@ -49,6 +50,31 @@ SURFACE = {
     "version": "module",
 }
 
+# The same of the modules among them.
+MODULES = {
+    "data": {
+        "Dense": "name, width=, default=, *, column=",
+        "Framing": "has_sort_id=, kafka_dump=, kafka_dump_prefix=, lagrangex_header=",
+        "Ids": "name, *, column=, optional=",
+        "Label": "name, *, column=",
+        "Reader": "_format, _source, _batching, _options=",
+        "StreamReader": "stream, text",
+        "StringIds": "name, *, column=, optional=",
+        "csv": "paths, schema, *, batch_size=, shuffle=, seed=, drop_remainder=, delimiter=, list_separator=, column_names=",
+        "hash_string": "string",
+        "hash_strings": "strings",
+        "kafka": "topics, schema, *, servers, group_id=, format=, start=, batch_size=, max_wait_sec=, idle_timeout_sec=, stop_file=, refuse_damaged=, config=",
+        "movies": "module",
+        "parquet": "paths, schema, *, batch_size=, shuffle=, seed=, drop_remainder=",
+        "tail": "paths, schema, *, format=, framing=, batch_size=, max_wait_sec=, idle_timeout_sec=, stop_file=, refuse_damaged=",
+        "tfrecord": "paths, schema, *, batch_size=, shuffle=, seed=, drop_remainder=",
+    },
+    "keras": {
+        "Embedding": "dim=, optimizer=, combiner=, *, initializer=, admit_after=, expire_after_days=, compressor=, storage=, mask_zero=, share=, table=, kwargs",
+        "MLP": "units, activation=, output_activation=, *, use_bias=, kernel_initializer=, bias_initializer=, kernel_regularizer=, kwargs",
+    },
+}
+
 METHODS = {
     "Estimator": [
         "config",
@@ -81,6 +107,7 @@ METHODS = {
         "look_up_bags",
         "memory",
         "name",
+        "ref",
         "restore",
         "save",
         "size",
@@ -112,6 +139,20 @@ def list_methods(kind: type) -> list[str]:
 
 def test_surface():
     assert {name: describe(getattr(monolith, name)) for name in monolith.__all__} == SURFACE
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules(module):
+    found = getattr(monolith, module)
+    assert {name: describe(getattr(found, name)) for name in found.__all__} == MODULES[module]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_reference_lists_the_names_of_modules(module):
+    page = (pathlib.Path(__file__).parents[1] / "docs" / "api.md").read_text()
+    members = re.search(rf"::: monolith\.{module}\n    options:\n      members: \[(.*)\]", page)
+    listed = {*members[1].split(", "), *re.findall(rf"::: monolith\.{module}\.(\w+)", page)}
+    assert listed == MODULES[module].keys()
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -218,7 +218,6 @@ def _flatten_labels(name: str, labels: Any, like: tf.Tensor) -> tf.Tensor:
         raise errors.DataError(
             f"The labels of head {name!r} are strings; make numbers of them in the data."
         )
-    # A static number is checked where the loss is made.
     flat = losses.flatten(name, "labels", labels, like.shape[0])
     if flat.shape.is_fully_defined() and like.shape.is_fully_defined():
         return flat
