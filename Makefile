@@ -158,7 +158,7 @@ bench-sync: setup
 
 # What a call of ml.Table costs from Python, against tf.gather on a tf.Variable.
 bench-calls: setup
-	$(BIN)/python -m benchmarks.table_calls
+	$(BIN)/python -m benchmarks.table_calls --write
 
 # What rows in fewer bits cost: AUC and bytes.
 bench-rows: setup

@@ -5,14 +5,16 @@ gradient and update, dim 16, in one process and in turns, so that a busy machine
 table has medians over all rounds, and the ratio of our time to TensorFlow's beside its bar. The
 variable knows its ids beforehand and updates with `scatter_sub`; the table has a row for any id.
 
-Run: `make bench-calls`, or `python -m benchmarks.table_calls --rounds 5`.
+Run: `make bench-calls`, or `python -m benchmarks.table_calls --rounds 5`; `--write` puts the report
+into RESULTS.md.
 """
 
 import argparse
+import datetime
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -20,6 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 import monolith as ml
+from benchmarks.table import report
+from benchmarks.table import run as table_run
 
 DIM = 16
 ROWS = 10_000
@@ -66,25 +70,41 @@ def measure(function: Callable[[], object], calls: int) -> float:
     return 1e6 * (time.perf_counter() - start) / calls
 
 
-def main() -> None:
+def measure_row(name: str, pair: tuple[Callable[[], object], ...], rounds: int, calls: int) -> list:
+    """Returns a row of the report: both medians, their ratio, and whether it is within its bar."""
+    for function in pair:
+        measure(function, 20)  # Warms up.
+    times = [[measure(function, calls) for function in pair] for _ in range(rounds)]
+    ours, theirs = (statistics.median(side) for side in zip(*times, strict=True))
+    ratio = statistics.median(mine / other for mine, other in times)
+    verdict = ""
+    if name == "lookup of 1 id":
+        verdict = f"{'PASS' if ratio <= BAR else 'MISS'}, bar {BAR}"
+    return [name, f"{ours:.1f}", f"{theirs:.1f}", f"{ratio:.2f}", verdict]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--calls", type=int, default=500)
-    args = parser.parse_args()
-    print(f"dim {DIM}, {ROWS:,} rows; microseconds per call, medians of {args.rounds} rounds")
-    print()
-    print("| eager call | ml.Table | tf.Variable | ours / theirs | |")
-    print("| --- | --- | --- | --- | --- |")
-    for name, pair in make_calls().items():
-        for function in pair:
-            measure(function, 20)  # Warms up.
-        rounds = [[measure(function, args.calls) for function in pair] for _ in range(args.rounds)]
-        ours, theirs = (statistics.median(times) for times in zip(*rounds, strict=True))
-        ratio = statistics.median(mine / other for mine, other in rounds)
-        bar = ""
-        if name == "lookup of 1 id":
-            bar = f"{'PASS' if ratio <= BAR else 'MISS'}, bar {BAR}"
-        print(f"| {name} | {ours:.1f} | {theirs:.1f} | {ratio:.2f} | {bar} |")
+    parser.add_argument(
+        "--write", action="store_true", help=f"put the report into {table_run.RESULTS.name}"
+    )
+    args = parser.parse_args(argv)
+    rows = [measure_row(name, pair, args.rounds, args.calls) for name, pair in make_calls().items()]
+    text = "\n".join(
+        [
+            "## Calls of ml.Table from Python",
+            "",
+            f"{datetime.date.today()}, `python -m benchmarks.table_calls --write`. "
+            f"Microseconds per call with dim {DIM} and {ROWS:,} rows, medians of {args.rounds} rounds in turns.",
+            "",
+            report.table(["eager call", "ml.Table", "tf.Variable", "ours / theirs", ""], rows),
+        ]
+    )
+    print(text)
+    if args.write:
+        table_run.write_results(text, "bench-calls")
 
 
 if __name__ == "__main__":
