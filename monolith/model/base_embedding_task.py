@@ -291,6 +291,12 @@ class BaseEmbeddingTask(BaseTask):
         assert mode == ModeKeys.TRAIN, f"Input is made for training only, not for {mode!r}."
 
         def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
+            has_folder = self.p.train.file_folder is not None and not params["cpu_test"]
+            if self.p.train.file_pattern is None and not has_folder:
+                raise errors.ConfigError(
+                    "`train.file_pattern` is not set, so there is nothing to read; say which files "
+                    "have the examples."
+                )
             batch_size = params["batch_size"]
             if params["cpu_test"]:
                 files = tf.data.Dataset.list_files(self.p.train.file_pattern, shuffle=False)

@@ -4,14 +4,16 @@
         --mode=train --tpu=my-tpu
 
 TensorFlow has dropped the estimator for TPUs, so that the way to one ends with a sentence that says
-so. What does not need one works: `--cpu_test` trains on a few examples with tables in variables,
-and evaluation goes over the checkpoints of a directory as they appear.
+so. What does not need one works, with `--cpu_test`: training on a few examples with tables in
+variables, and evaluation of the checkpoints of a directory as they appear. Who only wants to see
+whether the model trains leaves `--model_dir` out.
 """
 
 import importlib
 import inspect
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +23,7 @@ from absl import app, flags
 from monolith import errors
 from monolith.core.hyperparams import InstantiableParams
 from monolith.graph.mode_keys import ModeKeys
+from monolith.graph.run_config import GraphRunConfig
 from monolith.model import registry
 from monolith.model.base_embedding_task import BaseEmbeddingTask
 from monolith.model.base_task import BaseTask
@@ -64,6 +67,10 @@ def _define_flags() -> None:
 _define_flags()
 
 
+class UnsupportedModeError(errors.ConfigError, TypeError):
+    """The mode is none that this runner has; a TypeError for historical callers."""
+
+
 class TPURunner(BaseRunner):
     """Trains or evaluates a task, as the flags say.
 
@@ -99,9 +106,10 @@ class TPURunner(BaseRunner):
         Raises:
             ConfigError: Always, since TensorFlow has no such estimator.
         """
+        name = "a TPU" if self._tpu is None else f"TPU {self._tpu!r}"
         raise errors.ConfigError(
-            f"TensorFlow {tf.__version__} has no estimator for TPUs any more, so {self._tpu!r} "
-            "cannot be trained on; try the task on this machine with --cpu_test, or train it on "
+            f"TensorFlow {tf.__version__} has no estimator for TPUs any more, so {name} cannot be "
+            f"used to {self._mode}; try the task on this machine with --cpu_test, or train it on "
             "CPUs with monolith.training.estimator."
         )
 
@@ -111,7 +119,7 @@ class TPURunner(BaseRunner):
         feature_config: Mapping[str, Any] | None,
         table_config: Mapping[str, Any] | None,
     ) -> tuple[GraphEstimator, int]:
-        """Returns an estimator that trains on this machine, in a directory of its own.
+        """Returns an estimator for this machine, in the model directory, or one of its own.
 
         Raises:
             ConfigError: There are tables left, which only an accelerator looks up.
@@ -122,15 +130,20 @@ class TPURunner(BaseRunner):
                 "the features with `process_features_for_cpu_test` first."
             )
         params = {**self._create_params(1), "batch_size": _CPU_BATCH_SIZE}
-        return GraphEstimator(model_fn, params=params), 1
+        run_config = GraphRunConfig()
+        if self._save_checkpoints_steps is not None:
+            run_config = GraphRunConfig(save_checkpoints_steps=self._save_checkpoints_steps)
+        return GraphEstimator(model_fn, self._model_dir, run_config, params), 1
 
     def run(self) -> None:
         """Trains or evaluates, by the flag `mode`.
 
         Raises:
-            TypeError: It asks for both at once.
-            ConfigError: It needs a TPU.
+            UnsupportedModeError: It asks for both at once.
+            ConfigError: It needs a TPU, or lacks a setting.
         """
+        if self._mode == "train_and_eval":
+            raise UnsupportedModeError(f"{self._mode} has not been supported.")
         step = self._load_global_step()
         logger.info("%s starts at step %d", self._mode, step)
         task = self._task_param.instantiate()
@@ -141,11 +154,8 @@ class TPURunner(BaseRunner):
             task.init_slot_to_env()
             feature_config, table_config = task.create_feature_and_table_config_dict()
         if self._cpu_test:
-            assert self._mode == "train", "Cpu test can only work with train mode."
             model_fn = _look_up_first(task, model_fn)
             estimator, num_replicas = self.create_tpu_estimator_on_cpu(model_fn, None, None)
-        elif self._mode == "train_and_eval":
-            raise TypeError(f"{self._mode} has not been supported.")
         else:
             estimator, num_replicas = self.create_tpu_estimator(
                 model_fn, feature_config, table_config
@@ -159,8 +169,9 @@ class TPURunner(BaseRunner):
     def _evaluate(self, estimator: GraphEstimator, task: BaseTask, num_replicas: int) -> None:
         """Evaluates each checkpoint as it appears, until the last one that training writes."""
         p = self._task_param
-        assert self._model_dir is not None
-        steps = p.input.eval_examples // (p.eval.per_replica_batch_size * num_replicas)
+        if self._model_dir is None:
+            raise errors.ConfigError("--mode=eval needs --model_dir, which has the checkpoints.")
+        steps = self._count_eval_steps(num_replicas)
         with tf.Graph().as_default():  # Which TensorFlow's writer insists on.
             writer = tf.compat.v1.summary.FileWriter(os.path.join(self._model_dir, "eval"))
         for checkpoint in tf.train.checkpoints_iterator(
@@ -168,7 +179,7 @@ class TPURunner(BaseRunner):
         ):
             try:
                 metrics = estimator.evaluate(
-                    task.create_input_fn(ModeKeys.EVAL), steps=steps, checkpoint_path=checkpoint
+                    self._create_eval_input_fn(task), steps=steps, checkpoint_path=checkpoint
                 )
             except tf.errors.NotFoundError:
                 # Training deletes old checkpoints, and this one took too long to get to.
@@ -182,6 +193,28 @@ class TPURunner(BaseRunner):
             if p.train.max_steps is not None and step >= p.train.max_steps:
                 break
         writer.close()
+
+    def _count_eval_steps(self, num_replicas: int) -> int:
+        p = self._task_param
+        batch_size = _CPU_BATCH_SIZE if self._cpu_test else p.eval.per_replica_batch_size
+        if p.input.eval_examples is None or batch_size is None:
+            raise errors.ConfigError(
+                "To evaluate, the task needs `input.eval_examples` and "
+                "`eval.per_replica_batch_size`, which say how many batches there are."
+            )
+        steps = int(p.input.eval_examples // (batch_size * num_replicas))
+        if steps < 1:
+            raise errors.ConfigError(
+                f"`input.eval_examples` is {p.input.eval_examples}, which is less than a batch of "
+                f"{batch_size * num_replicas}; raise it."
+            )
+        return steps
+
+    def _create_eval_input_fn(self, task: BaseTask) -> Callable[..., tf.data.Dataset]:
+        has_own = type(task).create_input_fn is not BaseEmbeddingTask.create_input_fn
+        # That input is for training only; for a trial its examples are good enough.
+        mode = ModeKeys.EVAL if has_own or not self._cpu_test else ModeKeys.TRAIN
+        return task.create_input_fn(mode)
 
     def _create_params(self, total_replicas: int) -> dict[str, Any]:
         p = self._task_param
@@ -207,9 +240,15 @@ class TPURunner(BaseRunner):
 
 def _look_up_first(task: BaseTask, model_fn: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a model function that gets rows where an accelerator would look them up."""
+    configs: list[dict[str, Any]] = []
+    if isinstance(task, BaseEmbeddingTask):
+        configs = [dict(found) for found in task.create_feature_and_table_config_dict()]
 
     def wrapped(features: Any, mode: str, config: Any, params: Any) -> Any:
         if isinstance(task, BaseEmbeddingTask):
+            # Each checkpoint is evaluated in a graph of its own, and the last one has emptied them.
+            task.env.feature_to_config.update(configs[0])
+            task.env.table_to_config.update(configs[1])
             features = task.process_features_for_cpu_test(features)
         given = {"features": features, "mode": mode, "config": config, "params": params}
         wanted = inspect.signature(model_fn).parameters
@@ -232,5 +271,15 @@ def main(argv: list[str]) -> None:
     TPURunner(task_param).run()
 
 
+def run_program(argv: list[str]) -> int:
+    """Does what `main` does; what a user can put right ends with a sentence, not a traceback."""
+    try:
+        main(argv)
+    except errors.ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    app.run(main)
+    app.run(run_program)

@@ -89,10 +89,54 @@ class TestCpu:
         runner.run()
         assert tpu_tasks.Line.trained[-1] == 4
 
-    def test_only_to_train(self, clicks):
+    def test_it_evaluates_what_it_has_trained(self, clicks, tmp_path):
         FLAGS.cpu_test = True
+        FLAGS.model_dir = str(tmp_path / "model")
+        clicks.set(**{"input.eval_examples": tpu_tasks.NUM_EXAMPLES})
+        clicks.train.save_checkpoints_steps = 15
+        tpu.TPURunner(clicks).run()
+        assert tf.train.latest_checkpoint(FLAGS.model_dir).endswith("-30")
         FLAGS.mode = "eval"
-        with pytest.raises(AssertionError, match="Cpu test can only work with train mode"):
+        tpu.TPURunner(clicks).run()
+        # That of the four batches it was trained on last, which are all that there are.
+        losses = read_losses(FLAGS.model_dir)
+        assert losses.keys() == {30}
+        assert losses[30] < np.mean(tpu_tasks.Clicks.losses[:4])
+
+    def test_one_checkpoint_after_another(self, clicks, tmp_path, monkeypatch):
+        FLAGS.cpu_test = True
+        FLAGS.model_dir = model_dir = str(tmp_path / "model")
+        clicks.set(**{"input.eval_examples": tpu_tasks.NUM_EXAMPLES})
+        clicks.train.save_checkpoints_steps = 15
+        tpu.TPURunner(clicks).run()
+        paths = [f"{model_dir}/model.ckpt-{step}" for step in (15, 30)]
+        monkeypatch.setattr(tf.train, "checkpoints_iterator", lambda *_, **__: iter(paths))
+        FLAGS.mode = "eval"
+        tpu.TPURunner(clicks).run()
+        losses = read_losses(model_dir)
+        assert losses[30] < losses[15] < np.log(2)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"train.file_pattern": None}, "`train.file_pattern` is not set"),
+            ({"mode": "eval"}, "--mode=eval needs --model_dir"),
+            ({"mode": "eval", "model_dir": "m"}, "the task needs `input.eval_examples`"),
+            (
+                {"mode": "eval", "model_dir": "m", "input.eval_examples": 100},
+                "`input.eval_examples` is 100, which is less than a batch of 128",
+            ),
+        ],
+    )
+    def test_settings_that_are_missing(self, clicks, tmp_path, monkeypatch, changes, message):
+        monkeypatch.chdir(tmp_path)
+        FLAGS.cpu_test = True
+        for name, value in changes.items():
+            if "." in name:
+                clicks.set(**{name: value})
+            else:
+                setattr(FLAGS, name, value)
+        with pytest.raises(errors.ConfigError, match=message):
             tpu.TPURunner(clicks).run()
 
     def test_tables_that_nobody_would_look_up(self, clicks):
@@ -103,10 +147,12 @@ class TestCpu:
 
 class TestTpu:
     @pytest.mark.parametrize("mode", ["train", "eval"])
-    def test_there_is_no_way_to_one(self, clicks, mode):
+    @pytest.mark.parametrize(("name", "called"), [("my-tpu", "TPU 'my-tpu'"), (None, "a TPU")])
+    def test_there_is_no_way_to_one(self, clicks, mode, name, called):
         FLAGS.mode = mode
-        FLAGS.tpu = "my-tpu"
-        with pytest.raises(errors.ConfigError, match="no estimator for TPUs any more, so 'my-tpu'"):
+        FLAGS.tpu = name
+        message = f"no estimator for TPUs any more, so {called} cannot be used to {mode};"
+        with pytest.raises(errors.ConfigError, match=message):
             tpu.TPURunner(clicks).run()
 
     def test_not_both_at_once(self, clicks):
@@ -139,6 +185,17 @@ class TestTpu:
         }
 
 
+def read_losses(model_dir):
+    """Returns the loss of each step that was evaluated."""
+    values = {}
+    for path in tf.io.gfile.glob(f"{model_dir}/eval/events*"):
+        for event in tf.compat.v1.train.summary_iterator(path):
+            for value in event.summary.value:
+                if value.tag == "loss" and value.HasField("simple_value"):
+                    values[event.step] = value.simple_value
+    return values
+
+
 class TestEvaluation:
     @pytest.fixture
     def model_dir(self, tmp_path):
@@ -153,27 +210,13 @@ class TestEvaluation:
         return model_dir
 
     @pytest.fixture
-    def runner(self, model_dir, monkeypatch):
+    def runner(self, model_dir):
+        FLAGS.cpu_test = True
         FLAGS.mode = "eval"
         FLAGS.model_dir = model_dir
         params = tpu_tasks.Line.params().set(name="line")
-        params.set(**{"train.max_steps": 12, "input.eval_examples": 65})
-        params.set(**{"eval.per_replica_batch_size": 8})
-        monkeypatch.setattr(
-            tpu.TPURunner,
-            "create_tpu_estimator",
-            lambda self, model_fn, *_: (GraphEstimator(model_fn, model_dir), 2),
-        )
+        params.set(**{"train.max_steps": 12, "input.eval_examples": 300})
         return tpu.TPURunner(params)
-
-    def read(self, model_dir):
-        values = {}
-        for path in tf.io.gfile.glob(f"{model_dir}/eval/events*"):
-            for event in tf.compat.v1.train.summary_iterator(path):
-                for value in event.summary.value:
-                    if value.tag == "loss" and value.HasField("simple_value"):
-                        values[event.step] = value.simple_value
-        return values
 
     def test_each_checkpoint_until_the_last(self, runner, model_dir, monkeypatch):
         paths = [f"{model_dir}/model.ckpt-{step}" for step in (4, 8, 12, 8)]
@@ -187,12 +230,12 @@ class TestEvaluation:
 
         monkeypatch.setattr(GraphEstimator, "evaluate", note)
         runner.run()
-        assert self.read(model_dir) == {4: 4.0, 8: 8.0, 12: 12.0}
-        assert steps == [65 // (8 * 2)] * 3
+        assert read_losses(model_dir) == {4: 4.0, 8: 8.0, 12: 12.0}
+        assert steps == [300 // 128] * 3
 
     def test_by_tensorflows_iterator(self, runner, model_dir):
         runner.run()  # Begins with the newest, which is the last.
-        assert self.read(model_dir) == {12: 12.0}
+        assert read_losses(model_dir) == {12: 12.0}
 
     def test_a_checkpoint_that_is_gone_is_skipped(self, runner, model_dir, monkeypatch):
         paths = [f"{model_dir}/model.ckpt-{step}" for step in (4, 12)]
@@ -207,7 +250,7 @@ class TestEvaluation:
 
         monkeypatch.setattr(GraphEstimator, "evaluate", lose_first)
         runner.run()
-        assert self.read(model_dir) == {12: 12.0}
+        assert read_losses(model_dir) == {12: 12.0}
 
     def test_global_step(self, runner):
         assert runner._load_global_step() == 12
@@ -222,6 +265,15 @@ class TestMain:
         (params,) = runner.call_args[0]
         assert params.cls is tpu_tasks.Clicks
         runner.return_value.run.assert_called_once_with()
+
+    def test_what_a_user_can_put_right_is_one_sentence(self, clicks, capsys):
+        FLAGS.task = "support.tpu_tasks.ClicksParams"
+        assert tpu.run_program([]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: TensorFlow ")
+        FLAGS.mode = "train_and_eval"
+        assert tpu.run_program([]) == 1
+        assert capsys.readouterr().err == "error: train_and_eval has not been supported.\n"
 
     def test_no_task(self):
         with pytest.raises(errors.ConfigError, match="--task must name a registered task"):
