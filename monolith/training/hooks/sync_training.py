@@ -146,14 +146,15 @@ class _EveryFewSteps(tf.compat.v1.train.SessionRunHook):
     def before_run(
         self, run_context: tf.compat.v1.train.SessionRunContext
     ) -> tf.compat.v1.train.SessionRunArgs:
-        return tf.compat.v1.train.SessionRunArgs({"step": self._global_step, **self._fetch()})
+        return tf.compat.v1.train.SessionRunArgs(self._fetch())
 
     def after_run(
         self,
         run_context: tf.compat.v1.train.SessionRunContext,
         run_values: tf.compat.v1.train.SessionRunValues,
     ) -> None:
-        step = int(run_values.results["step"])
+        # Not fetched with the step, which changes it meanwhile: all ranks must see the same.
+        step = int(run_context.session.run(self._global_step))
         if self._last_step is None or step - self._last_step >= self._step_interval:
             self._act(run_context, step, run_values.results)
             self._last_step = step
