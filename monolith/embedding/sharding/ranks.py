@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from monolith.embedding.sharding import distribution
+from monolith.embedding.sharding import distribution, rank_metrics
 from monolith.embedding.sharding.rank_queues import RankQueues
 from monolith.embedding.tables.inputs import TensorLike, to_ids
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
@@ -196,6 +196,7 @@ class DistributedMultiTypeHashTableMpi(BaseMultiTypeHashTable):
         offsets = tf.split(bundle["offsets"], bundle["offset_sizes"], num=num_slots)
         gathered = distribution.fused_gather_embeddings_by_input(received, offsets, self._dims)
         bundle["num_received"] = tf.size(received)
+        rank_metrics.count_ids(slots, pack.sharded_slot_sizes, self._num_ranks)
         return dict(zip(slots, gathered, strict=True)), bundle
 
     def apply_gradients(
