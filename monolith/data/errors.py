@@ -1,4 +1,4 @@
-"""What was wrong with the data, found in the error that TensorFlow made of it.
+"""What was wrong with the data; most of it is found in the error that TensorFlow made of it.
 
 A reader that meets bad data inside a pipeline says so in one sentence, around which TensorFlow puts
 the names of nodes and a stack trace.
@@ -25,6 +25,15 @@ _EXAMPLE = re.compile(r"Name: (?P<path>[^\n]+?), (?P<rest>(?:Key|Feature): [^\n]
 _NO_EXAMPLE = "Could not parse example input"
 _KEY = re.compile(r"Key: (?P<name>.+?), Index: \d+\.\s+(?P<what>.+)")
 _REQUIRED = re.compile(r"Feature: (?P<name>.+?) \(data type: \w+\) is required")
+
+
+def describe_empty_input(did: str) -> str:
+    """Returns the message for an input without any batch; `did` says what was to be done."""
+    return (
+        f"Nothing was {did}: the input ended before its first batch. Check that the files or the "
+        "stream the input function reads are there and not empty, that no filter drops every "
+        "example, and that batch(drop_remainder=True) does not drop all of a small dataset."
+    )
 
 
 def find_sentence(error: BaseException) -> str | None:

@@ -159,13 +159,23 @@ def test_one_worker_alone_and_merged_tables(settings, job):
     check_counts(settings, range(10))
 
 
-def test_a_worker_without_any_batch_is_named(settings, job):
+def test_a_worker_without_any_batch_keeps_company_and_the_next_job_begins_anew(settings, tmp_path):
     settings = dataclasses.replace(settings, num_batches=1)
-    started = partial_sync_job.start_job(job, settings)
-    assert started["worker-1"].wait() == 1
-    assert "Nothing was trained: the input ended before its first" in started["worker-1"].log
-    started["worker-0"].wait_for_log("has ended (Nothing was trained: the input ended before")
-    started["worker-0"].wait_for_log("The chief waits for worker 1 to do steps together.")
+    for name in ("first", "second"):
+        with jobs.Job(tmp_path / name) as job:
+            started = partial_sync_job.start_job(job, settings)
+            job.expect_success()
+    for index in range(2):
+        assert "was saved after its last batch" in started[f"worker-{index}"].log
+    check_dense(settings, [(0,), (0,)])
+    check_counts(settings, [0, 0])
+
+
+def test_workers_without_any_batch_are_an_error(settings, job):
+    started = partial_sync_job.start_job(job, dataclasses.replace(settings, num_batches=0))
+    for index in range(2):
+        assert started[f"worker-{index}"].wait() == 1
+        assert "Nothing was trained: the input ended before its" in started[f"worker-{index}"].log
 
 
 @pytest.mark.slow

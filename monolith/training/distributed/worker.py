@@ -31,7 +31,6 @@ from monolith.training import local
 from monolith.training.config.job import DistributedCpuTrainingConfig
 from monolith.training.distributed import debugging, plan, report, sessions, start
 from monolith.training.distributed.watch import MemberWatch
-from monolith.training.graph import loop
 from monolith.training.graph.estimator import GraphEstimator
 from monolith.training.hooks import input_splits, interrupt, sync
 from monolith.training.hooks.end_of_input import EofAwareTask

@@ -30,6 +30,7 @@ from tensorflow.python.training import training_util
 
 from monolith import errors
 from monolith.checkpoint import manifest
+from monolith.data.errors import describe_empty_input
 from monolith.graph import devices, run_config
 from monolith.graph import signatures as export
 from monolith.graph.mode_keys import ModeKeys
@@ -230,7 +231,7 @@ class GraphEstimator:
                     session.run(update_op)
                     num_steps += 1
             if num_steps == 0:
-                raise errors.ConfigError(loop.describe_empty_input("evaluated"))
+                raise errors.ConfigError(describe_empty_input("evaluated"))
             metrics = dict(final_ops.final_ops_values)
             assert self._config.summary_dir is not None
             results.write_eval_summary(self._config.summary_dir, name, metrics)

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.checkpoint.paths import SaveHelper
-from monolith.data.errors import find_sentence
+from monolith.data.errors import describe_empty_input, find_sentence
 from monolith.graph import collectives
 from monolith.graph.run_config import GraphRunConfig
 from monolith.graph.spec import GraphSpec, Hook
@@ -218,15 +218,6 @@ def named_data_errors() -> Iterator[None]:
         if sentence is None:
             raise
         raise errors.DataError(sentence) from error
-
-
-def describe_empty_input(did: str) -> str:
-    """Returns the message for an input without any batch; `did` says what was to be done."""
-    return (
-        f"Nothing was {did}: the input ended before its first batch. Check that the files or the "
-        "stream the input function reads are there and not empty, that no filter drops every "
-        "example, and that batch(drop_remainder=True) does not drop all of a small dataset."
-    )
 
 
 def _add_loss_summary(loss: tf.Tensor) -> None:

@@ -223,16 +223,24 @@ class WorkerCkptHelper:
             lists the last five.
         index: Which worker this is.
         with_model: Whether positions are files of checkpoints.
+        has_ended: Whether the input was read to its end, see `InputPosition`.
     """
 
-    def __init__(self, model_dir: str, index: int, *, with_model: bool = False) -> None:
+    def __init__(
+        self,
+        model_dir: str,
+        index: int,
+        *,
+        with_model: bool = False,
+        has_ended: Callable[[], bool] | None = None,
+    ) -> None:
         self._model_dir = model_dir
         self._index = index
         self._with_model = with_model
         self._has_listener = False
         self._meta = _get_meta()
         self._meta.is_used = True
-        self._position = InputPosition() if self._meta.enable_iter_save_restore else None
+        self._position = InputPosition(has_ended) if self._meta.enable_iter_save_restore else None
 
     def create_save_iterator_callback(self) -> barrier.BarrierCallback:
         """Returns a callback of the barrier that saves the position when it is placed for a save.
@@ -273,14 +281,6 @@ class WorkerCkptHelper:
             return
         checkpoint, path = self._find_saved(session)
         found = self._position.restore(session, path)
-        with contextlib.suppress(tf.errors.NotFoundError):
-            tf.io.gfile.remove(_get_last_path(self._model_dir, self._index))
-        if found is Found.UNFINISHED:
-            logger.info("worker %d goes on reading its input where %s ends", self._index, path)
-            return
-        if checkpoint is None and found is Found.NOTHING:
-            logger.info("worker %d reads its input from the beginning", self._index)
-            return
         if found is Found.NOTHING and checkpoint is not None and self._with_model:
             path = self._find_earlier(checkpoint) or path
             found = self._position.restore(session, path)
@@ -292,6 +292,14 @@ class WorkerCkptHelper:
                     self._index,
                     path,
                 )
+        with contextlib.suppress(tf.errors.NotFoundError):
+            tf.io.gfile.remove(_get_last_path(self._model_dir, self._index))
+        if found is Found.UNFINISHED:
+            logger.info("worker %d goes on reading its input where %s ends", self._index, path)
+            return
+        if checkpoint is None and found is Found.NOTHING:
+            logger.info("worker %d reads its input from the beginning", self._index)
+            return
         old = _get_list_path(self._model_dir, self._index)
         if found is Found.NOTHING and self._with_model and tf.io.gfile.exists(old):
             logger.warning(
@@ -301,6 +309,8 @@ class WorkerCkptHelper:
                 old,
             )
             return
+        # To read a stream again is to train on all of it again.
+        is_odd = found is Found.UNREADABLE or self._position.is_stream
         logger.log(
             logging.WARNING if is_odd else logging.INFO,
             "worker %d reads its input from the beginning: %s %s",
@@ -309,8 +319,6 @@ class WorkerCkptHelper:
             found.value,
         )
 
-        # To read a stream again is to train on all of it again.
-        is_odd = found is Found.UNREADABLE or self._position.is_stream
     def save_last(self, session: tf.compat.v1.Session) -> None:
         """Leaves the position of a worker that ends, for checkpoints that are written later."""
         if self._position is None or self._has_listener or not self._with_model:
@@ -324,6 +332,9 @@ class WorkerCkptHelper:
     def save_to(self, session: tf.compat.v1.Session, asset_dir: str) -> bool:
         """Writes the position into the directory of a checkpoint.
 
+        Returns:
+            Whether the input has one that is missing there.
+
         Raises:
             tf.errors.OpError: It cannot be written.
         """
@@ -332,9 +343,6 @@ class WorkerCkptHelper:
         tf.io.gfile.makedirs(asset_dir)
         path = os.path.join(asset_dir, _get_name(self._index))
         return not self._position.save(session, path) and not self._position.why_unknown
-
-        Returns:
-            Whether the input has one that is missing there.
 
     def _find_saved(self, session: tf.compat.v1.Session) -> tuple[str | None, str]:
         """Returns the checkpoint that is restored, None if there is none, and its position."""
@@ -354,14 +362,6 @@ class WorkerCkptHelper:
         listed = _read_list(self._model_dir, self._index)
         return None, listed[-1] if listed else ""
 
-    def _save(self, action: str, session: tf.compat.v1.Session) -> None:
-        if action != SAVE_ACTION or self._position is None or self._has_listener:
-            return
-        step = self._meta.get(session).global_step
-        path = _get_loose_path(self._model_dir, self._index, step)
-        tf.io.gfile.makedirs(self._model_dir)
-        if self._position.save(session, path) and not self._with_model:
-            self._list(path)
     def _find_earlier(self, checkpoint: str) -> str | None:
         """Returns the newest position in the checkpoints before one."""
         step = SaveHelper.get_global_step_value(checkpoint)
@@ -374,6 +374,14 @@ class WorkerCkptHelper:
                 return path
         return None
 
+    def _save(self, action: str, session: tf.compat.v1.Session) -> None:
+        if action != SAVE_ACTION or self._position is None or self._has_listener:
+            return
+        step = self._meta.get(session).global_step
+        path = _get_loose_path(self._model_dir, self._index, step)
+        tf.io.gfile.makedirs(self._model_dir)
+        if self._position.save(session, path) and not self._with_model:
+            self._list(path)
 
     def _list(self, path: str) -> None:
         """Says that a position is the latest, and removes those that are too many."""
@@ -435,6 +443,10 @@ class InputPositionSaverListener(tf.compat.v1.train.CheckpointSaverListener):
         before = tf.train.latest_checkpoint(model_dir) if needs_before else None
         if before is not None:
             before = SaveHelper.get_ckpt_asset_dir(delta_chain.get_newest_prefix(before))
+        if is_missing:
+            # Who starts from here then reads some of it again, instead of all.
+            name = _get_name(self._helper._index)
+            self._copy([os.path.join(before or "", name)], os.path.join(asset_dir, name))
         for index in range(self._num_workers):
             if index == self._helper._index:
                 continue
@@ -443,10 +455,6 @@ class InputPositionSaverListener(tf.compat.v1.train.CheckpointSaverListener):
                 _get_loose_path(model_dir, index, step),
                 _get_last_path(model_dir, index),
                 os.path.join(before or "", _get_name(index)),
-        if is_missing:
-            # Who starts from here then reads some of it again, instead of all.
-            name = _get_name(self._helper._index)
-            self._copy([os.path.join(before or "", name)], os.path.join(asset_dir, name))
             ]
             self._copy(candidates, os.path.join(asset_dir, _get_name(index)))
 

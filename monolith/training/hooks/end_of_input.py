@@ -5,8 +5,9 @@ not just leave. `EofAwareTask` wraps a task: its input says of each batch whethe
 the ranks tell each other in every step, and training ends when all have had their last. Until then
 a rank without data
 
-- keeps the others company in their steps, if these have collectives: it repeats its last batch,
-  and averages of gradients leave it out (`monolith.graph.collectives.leave_out_idle`);
+- keeps the others company in their steps, if these have collectives: it repeats its last batch, or
+  an empty one if it never had any, and averages of gradients leave it out
+  (`monolith.graph.collectives.leave_out_idle`);
 - waits, if steps have none.
 
 Example:
@@ -25,7 +26,7 @@ from monolith import errors
 from monolith.graph import collectives, server_collectives
 from monolith.graph.mode_keys import ModeKeys
 from monolith.model.task import NativeContext, NativeTask
-from monolith.training.hooks.rank_flags import RankFlags
+from monolith.training.hooks.rank_flags import RankFlags, check_active
 
 _IDLE_KEY = "__EofAwareTask_idle"
 
@@ -33,36 +34,39 @@ _IDLE_KEY = "__EofAwareTask_idle"
 _COLLECTIVE_OPS = ("Collective", "Horovod", "Byteps", "BytePS")
 
 
-def mark_last(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def mark_last(dataset: tf.data.Dataset, filler: Any = None) -> tf.data.Dataset:
     """Returns the elements, each with whether it is the last, and whether it is a repetition.
 
-    A dataset that is not empty does not end any more: its last element is repeated.
+    The dataset does not end any more: its last element is repeated.
+
+    Args:
+        dataset: The elements.
+        filler: What is repeated if there are none; None is what `make_empty_batch` returns.
     """
     spec = dataset.element_spec
     # As plain tensors: TensorFlow cannot carry ragged ones from element to element.
-    filler = _flatten(_make_filler(spec))
+    filler = _flatten(make_empty_batch(spec) if filler is None else filler)
     end = tf.data.Dataset.from_tensors((filler, True)).repeat()
     marked = dataset.map(lambda *parts: (_flatten(_join(parts)), False)).concatenate(end)
-    # State: the element to give next, whether there is one, and whether it was given as the last.
+    # State: the element to give next, whether it is one, and whether it was given as the last.
     start = (filler, False, False)
 
     def give_previous(state: Any, following: Any) -> Any:
         element, is_there, is_ended = state
         next_element, is_end = following
-        given = (element, is_end, is_ended)
+        # Before the first element there is only the filler, which an empty dataset gives.
+        is_idle = tf.logical_or(is_ended, tf.logical_not(is_there))
+        given = (element, is_end, is_idle)
         kept = tuple(
             tf.cond(is_end, lambda old=old: old, lambda new=new: new)
             for old, new in zip(element, next_element, strict=True)
         )
-        # Nothing is there before the first element; an empty dataset has nothing at all.
         next_state = (kept, tf.logical_or(is_there, tf.logical_not(is_end)), is_end)
-        return next_state, (given, is_there, tf.logical_and(is_end, tf.logical_not(is_there)))
+        return next_state, (given, tf.logical_or(is_there, is_end))
 
-    scanned = marked.scan(start, give_previous)
-    found = scanned.take_while(lambda given, is_there, is_empty: tf.logical_not(is_empty))
-    found = found.filter(lambda given, is_there, is_empty: is_there)
+    found = marked.scan(start, give_previous).filter(lambda given, is_given: is_given)
 
-    def pack(given: Any, is_there: tf.Tensor, is_empty: tf.Tensor) -> Any:
+    def pack(given: Any, is_given: tf.Tensor) -> Any:
         flat, is_last, is_idle = given
         element = tf.nest.pack_sequence_as(spec, flat, expand_composites=True)
         return element, is_last, is_idle
@@ -112,7 +116,8 @@ class EofAwareTask(NativeTask):
                     f"The input of {type(self._task).__name__} must be a tf.data.Dataset for ranks "
                     f"to end together, got {type(dataset).__name__}."
                 )
-            return mark_last(dataset).map(self._add_flags)
+            make_empty = getattr(self._task, "make_empty_batch", make_empty_batch)
+            return mark_last(dataset, make_empty(dataset.element_spec)).map(self._add_flags)
 
         setattr(wrapped, self.INPUT_FN_WRAPPER_KEY, True)
         return wrapped
@@ -191,20 +196,32 @@ class EofHook(tf.compat.v1.train.SessionRunHook):
     def before_run(
         self, run_context: tf.compat.v1.train.SessionRunContext
     ) -> tf.compat.v1.train.SessionRunArgs:
-        return tf.compat.v1.train.SessionRunArgs([self._is_last, self._flags.totals])
+        return tf.compat.v1.train.SessionRunArgs(
+            [self._is_last, self._flags.fed_idle, self._flags.totals]
+        )
 
     def after_run(
         self,
         run_context: tf.compat.v1.train.SessionRunContext,
         run_values: tf.compat.v1.train.SessionRunValues,
     ) -> None:
-        is_last, totals = run_values.results
+        is_last, is_idle, totals = run_values.results
+        self._check_data(is_idle[0], totals)
         if is_last and not self._must_accompany:
             feeds = {self._flags.fed_last: [True], self._flags.fed_idle: [True]}
             while not self._have_all_ended(totals):
                 totals = run_context.session.run(self._flags.totals, feeds)
         if self._have_all_ended(totals):
             run_context.request_stop()
+
+    def _check_data(self, is_idle: bool, totals: Any) -> None:
+        """Refuses steps that nobody has data for, or in which this rank cannot be left out."""
+        check_active(self._flags.read(totals))
+        if is_idle and not self._must_accompany:
+            raise errors.ConfigError(
+                f"Rank {collectives.rank()} has no data, and the steps of this model have nothing "
+                "that ranks do together; give each rank at least one batch."
+            )
 
     def _have_all_ended(self, totals: Any) -> bool:
         return self._flags.read(totals).num_ended == collectives.size()
@@ -235,21 +252,24 @@ def _flatten(element: Any) -> tuple[tf.Tensor, ...]:
     return tuple(tf.nest.flatten(element, expand_composites=True))
 
 
-def _make_filler(spec: Any) -> Any:
-    """Returns an element that looks like those of a dataset and has nothing in it."""
+def make_empty_batch(spec: Any) -> Any:
+    """Returns an element that looks like those of a dataset, of zeros and of examples without ids.
+
+    Where the size of a batch is not known it has one example: means over none are NaN.
+
+    Raises:
+        errors.ConfigError: There are parts that this cannot be made of.
+    """
 
     def make(part: Any) -> Any:
         if isinstance(part, tf.TensorSpec):
-            shape = [size or 0 for size in part.shape] if part.shape.rank is not None else []
-            return tf.zeros(shape, part.dtype)
+            return tf.zeros(_fill_in(part.shape), part.dtype)
         if isinstance(part, tf.RaggedTensorSpec):
             return _make_ragged(part)
         if isinstance(part, tf.SparseTensorSpec):
-            rank = part.shape.rank or 1
-            dense_shape = [size or 0 for size in part.shape]
-            return tf.SparseTensor(
-                tf.zeros([0, rank], tf.int64), tf.zeros([0], part.dtype), dense_shape or [0]
-            )
+            dense_shape = _fill_in(part.shape) or [1]
+            indices = tf.zeros([0, len(dense_shape)], tf.int64)
+            return tf.SparseTensor(indices, tf.zeros([0], part.dtype), dense_shape)
         raise errors.ConfigError(
             f"Batches with a part of type {type(part).__name__} cannot be looked ahead at; give "
             "tensors, ragged tensors or sparse tensors."
@@ -258,10 +278,15 @@ def _make_filler(spec: Any) -> Any:
     return tf.nest.map_structure(make, spec)
 
 
+def _fill_in(shape: tf.TensorShape) -> list[int]:
+    if shape.rank is None:
+        return []
+    return [1 if size is None else size for size in shape]
+
+
 def _make_ragged(spec: tf.RaggedTensorSpec) -> tf.RaggedTensor:
-    flat_shape = [0, *spec.shape[spec.ragged_rank + 1 :]]
-    values = tf.zeros([size or 0 for size in flat_shape], spec.dtype)
-    num_rows = spec.shape[0] or 0
+    values = tf.zeros([0, *_fill_in(spec.shape[spec.ragged_rank + 1 :])], spec.dtype)
+    (num_rows,) = _fill_in(spec.shape[:1])
     for depth in reversed(range(spec.ragged_rank)):
         count = num_rows if depth == 0 else 0
         values = tf.RaggedTensor.from_row_splits(

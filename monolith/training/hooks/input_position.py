@@ -3,7 +3,8 @@
 A position is one file. It holds the state of the iterators, with the batches that they have given
 and that nobody has trained on yet, and says which input they read (see `monolith.data.identity`),
 because it means something for that input only. So an input that was not read to its end goes on
-there, and any other one, or one that was, starts at its beginning.
+there, and any other one, or one that was, starts at its beginning. The input of a rank that keeps
+others company never ends by itself; of such a one, somebody says when it was read to its end.
 
 A stream whose next batch is waited for has a position, too: the one before that batch. If the batch
 comes at the very moment of the save, it may count twice after a restart, but never be missing.
@@ -32,7 +33,7 @@ import hashlib
 import itertools
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -66,9 +67,15 @@ class Found(enum.Enum):
 
 
 class InputPosition:
-    """The input of the default graph, which must be complete; without iterators it is empty."""
+    """The input of the default graph, which must be complete; without iterators it is empty.
 
-    def __init__(self) -> None:
+    Args:
+        has_ended: Whether an input that repeats its last batch forever counts as read to its end;
+            None for one that ends.
+    """
+
+    def __init__(self, has_ended: Callable[[], bool] | None = None) -> None:
+        self._has_ended = has_ended
         iterators = [
             _Iterator(resource)
             for resource in tf.compat.v1.get_collection(iterator_ops.GLOBAL_ITERATORS)
@@ -111,6 +118,9 @@ class InputPosition:
         """
         if self.is_empty or self._identity is None or not self._can_be_saved:
             return False
+        if self._has_ended is not None and self._has_ended():
+            _write(path, self._identity, [], [])  # There is no place to go on from.
+            return True
         found = self._read_position(session)
         for _ in range(_MAX_ATTEMPTS - 1):
             if found is None or not found.may_be_late:
@@ -139,6 +149,8 @@ class InputPosition:
             saved_input, num_ahead, parts = _read(path)
             if saved_input != self._identity:
                 return Found.OTHER_INPUT
+            if not parts:
+                return Found.FINISHED
             states, tensors = parts[: len(self._iterators)], parts[len(self._iterators) :]
             self._go_to(session, states)
             if any(num_ahead):

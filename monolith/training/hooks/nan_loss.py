@@ -10,6 +10,7 @@ from typing import NoReturn
 import tensorflow as tf
 
 from monolith import errors
+from monolith.graph import collectives
 
 
 class NanLossError(errors.MonolithError, tf.compat.v1.train.NanLossDuringTrainingError):
@@ -33,7 +34,8 @@ class NanLossHook(tf.compat.v1.train.NanTensorHook):
     `Estimator.train` translates that with `explain`.
 
     Args:
-        loss: The loss, a scalar.
+        loss: The loss, a scalar. That of a rank does not count that has no data left, and only
+            keeps the others company.
         train_op: What else the step does; the check comes after it, so that the global step is
             that of the failed step.
     """
@@ -43,6 +45,9 @@ class NanLossHook(tf.compat.v1.train.NanTensorHook):
         with tf.control_dependencies([train_op]):
             # A whole number is never NaN.
             is_nan = tf.math.is_nan(loss) if loss.dtype.is_floating else tf.constant(False)
+            is_idle = collectives.get_idle()
+            if is_idle is not None:
+                is_nan = tf.logical_and(is_nan, tf.logical_not(tf.reshape(is_idle, [])))
             self._check = tf.raw_ops.Assert(
                 condition=tf.logical_not(is_nan),
                 data=["The loss is NaN."],

@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from monolith import errors
+from monolith.data.errors import describe_empty_input
 from monolith.graph import collectives
 from monolith.training.hooks.interrupt import StopOnSignalHook
 
@@ -89,6 +91,16 @@ class RankFlags:
         return Agreed(ended, active, stop > 0, save > 0)
 
 
+def check_active(agreed: Agreed) -> None:
+    """Refuses a step in which no rank has had a batch; training ends before such a one comes.
+
+    Raises:
+        ConfigError: The inputs of all ranks are empty.
+    """
+    if agreed.num_active == 0:
+        raise errors.ConfigError(describe_empty_input("trained"))
+
+
 class StopTogetherHook(StopOnSignalHook):
     """Notes a signal, and leaves it to the ranks to stop together."""
 
@@ -131,8 +143,8 @@ class AgreementHook(tf.compat.v1.train.SessionRunHook):
         self._step = 0
         self._global_step: tf.Tensor | None = None
         self.must_save = False
-        #: How many steps were done.
-        self.num_steps = 0
+        #: Whether all ranks have had their last batch.
+        self.have_all_ended = False
         self._is_stopped = False
 
     @property
@@ -150,6 +162,7 @@ class AgreementHook(tf.compat.v1.train.SessionRunHook):
     ) -> None:
         self._step = int(session.run(self._global_step))
         self._asked = (False, False)
+        self.have_all_ended = False
 
     def before_run(
         self, run_context: tf.compat.v1.train.SessionRunContext
@@ -168,9 +181,10 @@ class AgreementHook(tf.compat.v1.train.SessionRunHook):
         run_values: tf.compat.v1.train.SessionRunValues,
     ) -> None:
         agreed = self._flags.read(run_values.results)
+        check_active(agreed)
         self._step += 1
-        self.num_steps += 1
         self.must_save = agreed.must_save
+        self.have_all_ended = agreed.num_ended == collectives.size()
         if agreed.must_stop and not self._is_stopped:
             self._is_stopped = True
             logger.warning("a rank was told to stop: all stop after step %d", self._step)

@@ -234,7 +234,6 @@ class TrainingHooks:
 
     def _create_for_ranks(self) -> HookLists:
         """Returns the hooks of a rank; all that train and save stand at the same step."""
-        checkpoint_helper = WorkerCkptHelper(self._model_dir, self._config.index, with_model=True)
         agreement = None
         first: list[tf.compat.v1.train.SessionRunHook] = [SetCurrentSessionHook()]
         if self._rank_flags is not None:
@@ -243,6 +242,7 @@ class TrainingHooks:
             agreement = AgreementHook(self._rank_flags, stop_hook)
             self._training.agreement = agreement
             first.append(stop_hook)
+        checkpoint_helper = self._create_checkpoint_helper(agreement)
         context = self._make_save_context(None, checkpoint_helper, agreement)
         is_training = self._task.p.mode == mode_keys.ModeKeys.TRAIN
         # Each rank has a session of its own, of which it is the chief.
@@ -261,18 +261,18 @@ class TrainingHooks:
 
     def _create_beside_servers(self) -> HookLists:
         """Returns the hooks of a worker that does steps with the others, over tables on servers."""
-        checkpoint_helper = WorkerCkptHelper(self._model_dir, self._config.index, with_model=True)
-        first: list[tf.compat.v1.train.SessionRunHook] = [
-            SetCurrentSessionHook(),
-            own_variables.TakeFromChiefHook(),
-            checkpoint_helper.create_restorer_hook(),
-        ]
         agreement = None
         if self._rank_flags is not None:
             save.check_rank_saves(self._task.p)
             assert self._training.stop_hook is not None
             agreement = AgreementHook(self._rank_flags, self._training.stop_hook)
             self._training.agreement = agreement
+        checkpoint_helper = self._create_checkpoint_helper(agreement)
+        first: list[tf.compat.v1.train.SessionRunHook] = [
+            SetCurrentSessionHook(),
+            own_variables.TakeFromChiefHook(),
+            checkpoint_helper.create_restorer_hook(),
+        ]
         agreements = [] if agreement is None else [agreement]
         context = self._make_save_context(None, checkpoint_helper, agreement)
         if not self._is_chief:
@@ -288,20 +288,20 @@ class TrainingHooks:
         ]
         return HookLists(tuple(first), (), tuple(chief_hooks))
 
+    def _create_checkpoint_helper(self, agreement: AgreementHook | None) -> WorkerCkptHelper:
+        """Returns what knows how far this process has read; it ends when all ranks have."""
+        return WorkerCkptHelper(
+            self._model_dir,
+            self._config.index,
+            with_model=True,
+            has_ended=None if agreement is None else lambda: agreement.have_all_ended,
+        )
+
     def _push_before_save(self, action: str, session: tf.compat.v1.Session) -> None:
         """Pushes what a worker that waits for a save has not; the chief has when this is called."""
         if action == SAVE_ACTION and not self._is_chief:
             self._step_gate.drain(session)
 
-    def _create_slow_start_hook(self, slow_start_steps: int) -> tf.compat.v1.train.SessionRunHook:
-        steps = int(slow_start_steps * math.log(1 + self._config.index))
-        return CustomGlobalStepWaiterHook(
-            steps, max_non_tide_wait_minute=self._config.max_slow_start_wait_minute
-        )
-
-    def _create_health_hooks(
-        self, barrier_op: BarrierOp
-    ) -> list[tf.compat.v1.train.SessionRunHook]:
     def _create_wait_hooks(
         self,
         barrier_op: BarrierOp,
@@ -328,6 +328,15 @@ class TrainingHooks:
         is_stopping = (lambda: False) if others is None else others.is_stopping
         return [StreamWaitHook(queue_hooks[-1], seekable.get_streams(), rest, is_stopping)]
 
+    def _create_slow_start_hook(self, slow_start_steps: int) -> tf.compat.v1.train.SessionRunHook:
+        steps = int(slow_start_steps * math.log(1 + self._config.index))
+        return CustomGlobalStepWaiterHook(
+            steps, max_non_tide_wait_minute=self._config.max_slow_start_wait_minute
+        )
+
+    def _create_health_hooks(
+        self, barrier_op: BarrierOp
+    ) -> list[tf.compat.v1.train.SessionRunHook]:
         if self._config.num_ps == 0:
             return []
         return [

@@ -136,6 +136,7 @@ class CpuTraining:
         self.agreement: AgreementHook | None = None
         #: Of workers that do steps together beside servers: what notes signals.
         self.stop_hook: StopTogetherHook | None = None
+        self._make_empty: Callable[[], Any] | None = None
         self._config = copy.deepcopy(config)
         self._serving_config = _make_serving_config_from_training_config(self._config)
         with task_context.with_ctx(make_native_task_context(self._config, sync_backend)):
@@ -200,10 +201,23 @@ class CpuTraining:
             if not isinstance(result, tf.data.Dataset):
                 return result
             if self._is_ranked(mode):
-                result = result.map(self._make_ranked_input().reorder)
+                ranked, spec = self._make_ranked_input(), result.element_spec
+                # Ordered as all batches are, which it cannot be made like afterwards.
+                self._make_empty = lambda: ranked.reorder(end_of_input.make_empty_batch(spec))
+                result = result.map(ranked.reorder)
             return result if seekable.reads_stream() else result.prefetch(tf.data.AUTOTUNE)
 
         return input_fn
+
+    def make_empty_batch(self, spec: Any) -> Any:
+        """Returns what a rank trains on that has no data at all, see `end_of_input`.
+
+        Args:
+            spec: Of the elements of the input, which is built already.
+        """
+        if self._make_empty is not None:
+            return self._make_empty()
+        return end_of_input.make_empty_batch(spec)
 
     def _is_ranked(self, mode: str) -> bool:
         """Returns whether tables are shared by ranks; who does not train has all rows itself."""
@@ -419,6 +433,9 @@ class CpuTraining:
         others = {name: value for name, value in features.items() if name not in names}
         # Without a training session there is nobody to fill the queue.
         capacity = self.config.embedding_prefetch_capacity if mode == ModeKeys.TRAIN else 0
+        if mode == ModeKeys.TRAIN and self.config.num_ps > 0 and seekable.reads_stream():
+            # A worker that waits for a stream must not do so inside a step: others save meanwhile.
+            capacity = max(1, capacity)
         if isinstance(hash_table, PartitionedHashTable):
             ids, others = layouts.provide_layouts(
                 self._task,
@@ -436,9 +453,6 @@ class CpuTraining:
         (embeddings, ids, others, end), queue = prefetch.enqueue_dicts_with_queue_return(
             (embeddings, ids, others, end), capacity=look_ahead.get_queue_capacity(capacity)
         )
-        if mode == ModeKeys.TRAIN and self.config.num_ps > 0 and seekable.reads_stream():
-            # A worker that waits for a stream must not do so inside a step: others save meanwhile.
-            capacity = max(1, capacity)
         if queue is not None:
             hash_table.add_queue_hook(look_ahead.LookAheadHook(queue, capacity))
         _collect_dequeued(ids, others)

@@ -1,5 +1,7 @@
 """Ranks with different amounts of data end together, and train on all of it."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,8 +9,11 @@ from support import ranks
 from support.jobs import Job
 
 from monolith import errors
+from monolith.graph import collectives
 from monolith.graph.mode_keys import ModeKeys
-from monolith.training.hooks.end_of_input import EofAwareTask, mark_last
+from monolith.training.hooks.end_of_input import EofAwareTask, EofHook, make_empty_batch, mark_last
+from monolith.training.hooks.nan_loss import NanLossHook
+from monolith.training.hooks.rank_flags import RankFlags
 
 
 class TestMarkLast:
@@ -25,7 +30,27 @@ class TestMarkLast:
         assert self.take(tf.data.Dataset.range(size), size + 3) == expected
 
     def test_empty(self):
-        assert self.take(tf.data.Dataset.range(0), 3) == []
+        """One that has the form of a batch takes part in steps, and counts for nothing."""
+        assert self.take(tf.data.Dataset.range(0), 3) == [(0, True, True)] * 3
+
+    def test_empty_batches_have_one_example(self):
+        spec = {
+            "text": tf.TensorSpec([None], tf.string),
+            "dense": tf.TensorSpec([None, 3], tf.float32),
+            "known": tf.TensorSpec([4, 2], tf.int64),
+            "ids": tf.RaggedTensorSpec([None, None], tf.int64),
+            "deep": tf.RaggedTensorSpec([2, None, None, 5], tf.float32, ragged_rank=2),
+            "sparse": tf.SparseTensorSpec([None, 10], tf.int64),
+        }
+        batch = make_empty_batch(spec)
+        assert batch["text"].numpy().tolist() == [b""]
+        assert batch["dense"].numpy().tolist() == [[0.0] * 3]
+        assert batch["known"].shape == [4, 2]
+        assert batch["ids"].to_list() == [[]]
+        assert batch["deep"].to_list() == [[], []]
+        assert batch["sparse"].dense_shape.numpy().tolist() == [1, 10]
+        for name, part in spec.items():
+            assert part.is_compatible_with(batch[name]), name
 
     def test_structures_and_sizes(self):
         def make(i):
@@ -94,6 +119,33 @@ def test_inputs_are_wrapped_once():
     assert set(element) == {"1", "2", "__EofAwareTask_idle"}
 
 
+class TestEmptyInputs:
+    def run(self, is_last, is_idle, totals):
+        hook = EofHook(tf.constant(True), [], mock.Mock(read=RankFlags.read))
+        context = mock.Mock()
+        values = tf.compat.v1.train.SessionRunValues([is_last, [is_idle], totals], None, None)
+        hook.after_run(context, values)
+        return context
+
+    def test_all_are_empty(self):
+        with pytest.raises(errors.ConfigError, match="Nothing was trained: the input ended before"):
+            self.run(True, True, [2, 0, 0, 0])
+
+    def test_one_that_cannot_be_left_out(self, monkeypatch):
+        monkeypatch.setattr(collectives, "rank", lambda: 1)
+        with pytest.raises(errors.ConfigError, match="Rank 1 has no data, and the steps of this"):
+            self.run(True, True, [1, 1, 0, 0])
+
+    def test_a_loss_of_nothing_may_be_nan(self):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            is_idle = tf.compat.v1.placeholder(tf.bool, [])
+            tf.compat.v1.add_to_collection(collectives.IDLE, is_idle)
+            check = NanLossHook(tf.constant(float("nan")), tf.no_op())._check
+            session.run(check, {is_idle: True})
+            with pytest.raises(tf.errors.InvalidArgumentError, match="The loss is NaN"):
+                session.run(check, {is_idle: False})
+
+
 @pytest.mark.distributed
 class TestRanks:
     @pytest.fixture
@@ -132,6 +184,8 @@ class TestRanks:
         [
             pytest.param([[1, 2, 3], [1, 2, 3, 4, 5]], id="two"),
             pytest.param([[1, 2, 3, 4, 5, 6], [7], [8, 9]], id="three"),
+            pytest.param([[1, 2, 3], []], id="none_for_one"),
+            pytest.param([[], [], [8, 9]], id="none_for_rank_0"),
         ],
     )
     def test_steps_together(self, job, tmp_path, data):
