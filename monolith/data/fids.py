@@ -20,6 +20,7 @@ Example:
     1153447759131936
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,15 @@ def gen_fids_v2(slot: int, size: int = 1) -> list[int]:
 
 def _generate(slot: int, size: int, bits: int) -> list[int]:
     return [(slot << bits) | int(sig) for sig in np.random.randint(0, 1 << bits, size)]
+
+
+def check_slots(slots: Iterable[int]) -> list[int]:
+    """Returns slots as a list; those that no version of fids has are refused.
+
+    Raises:
+        errors.ConfigError: There is no such slot.
+    """
+    return [_check_slot(slot, NUM_SLOTS_V2) for slot in slots]
 
 
 def _check_slot(slot: int, num_slots: int) -> int:

@@ -94,7 +94,7 @@ def parse_examples(
     """
     dense = _make_dense(dense_features, dense_feature_shapes, dense_feature_types)
     extra = _make_extra(extra_features, extra_feature_shapes)
-    names = [feature_list.get_feature_name_and_slot(item)[0] for item in sparse_features]
+    names = _find_names(sparse_features)
     slots = [-1] * len(names)
     return _parse("example", tensor, names, slots, dense, extra, skip_damaged=skip_damaged)
 
@@ -128,7 +128,7 @@ def parse_example_batch(
     """
     dense = _make_dense(dense_features, dense_feature_shapes, dense_feature_types)
     extra = _make_extra(extra_features, extra_feature_shapes)
-    names = [feature_list.get_feature_name_and_slot(item)[0] for item in sparse_features]
+    names = _find_names(sparse_features)
     slots = [-1] * len(names)
     return _parse("example_batch", tensor, names, slots, dense, extra, skip_damaged=skip_damaged)
 
@@ -222,7 +222,8 @@ def parse_instances(
     Args:
         tensor: Strings, `[batch]`.
         fidv1_features: Slots of the Instances' own fids, or names that the list of features knows.
-            These fids stay version 1 unless there are `fidv2_features`, too.
+            These fids stay version 1 unless there are `fidv2_features`, too. Fids in other slots
+            are left out and counted, see `count_unasked_fids`.
         fidv2_features: Names of features with fids of version 2, or slots.
         dense_features: As those of `parse_examples`, and so is what follows.
         dense_feature_shapes: One for each; `[1]` if there are none.
@@ -249,8 +250,8 @@ def parse_instances(
             raise errors.ConfigError(f"slot should be less than 1024, while got {slot}")
         names.append(name)
         slots.append(slot)
-    for item in fidv2_features or ():
-        names.append(feature_list.get_feature_name_and_slot(item)[0])
+    for name in _find_names(fidv2_features or ()):
+        names.append(name)
         slots.append(-1)
     return _parse(
         "instance",
@@ -262,6 +263,32 @@ def parse_instances(
         convert_v1=bool(fidv2_features),
         skip_damaged=skip_damaged,
     )
+
+
+def count_unasked_fids() -> int:
+    """Returns how many fids this process has left out: of Instances, in slots nobody asked for.
+
+    The first time that a parser leaves some out, there is a warning, too.
+
+    Example:
+        >>> from monolith.proto import proto_parser_pb2
+        >>> instance = proto_parser_pb2.Instance(fid=[fids.make_v1(7, 1), fids.make_v1(8, 1)])
+        >>> before = count_unasked_fids()
+        >>> _ = parse_instances([instance.SerializeToString()], fidv1_features=[7])
+        >>> count_unasked_fids() - before
+        1
+    """
+    with tf.init_scope():
+        if tf.executing_eagerly():
+            return int(ops.monolith_parse_unasked())
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        return int(session.run(ops.monolith_parse_unasked()))
+
+
+def _find_names(items: Sequence[str | int]) -> list[str]:
+    """Returns the names of sparse features."""
+    fids.check_slots(item for item in items if isinstance(item, int))
+    return [feature_list.get_feature_name_and_slot(item)[0] for item in items]
 
 
 def _parse(
@@ -308,7 +335,7 @@ def _divide_names(
     extra_features: list[str],
     num_tasks: int,
 ) -> _Wanted:
-    found = [feature_list.get_feature_name_and_slot(item)[0] for item in names]
+    found = _find_names(names)
     if shapes is None:
         usual: dict[str, Shape] = {"label": num_tasks or 1, "instance_weight": 1}
         shapes = [usual.get(name) for name in found]

@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow.python.framework import random_seed
 
 from monolith import errors
-from monolith.data import line_conditions
+from monolith.data import fids, line_conditions
 from monolith.data.action_labels import INVALID_LABEL  # noqa: F401
 from monolith.data.fids import switch_slot  # noqa: F401
 from monolith.data.row_changes import tf_example_to_example  # noqa: F401
@@ -43,6 +43,9 @@ def filter_by_fids(
 ) -> tf.Tensor:
     """Keeps rows by their fids, as the row has them: version 1 or 2.
 
+    They are compared before anything is parsed. The parsers make version 2 of the fids of version 1
+    that they find in Examples; here these are still version 1.
+
     Args:
         variant: A row.
         filter_fids: Rows with one of these go.
@@ -52,6 +55,9 @@ def filter_by_fids(
         req_time_min: Rows of an earlier time go.
         select_slots: Rows that have not a fid in each of these slots go.
         variant_type: What the row is, `instance` or `example`.
+
+    Raises:
+        errors.ConfigError: There is no such slot.
     """
     return ops.monolith_row_has_fids(
         variant,
@@ -60,7 +66,7 @@ def filter_by_fids(
         any_fids=_to_signed(has_fids),
         select_fids=_to_signed(select_fids),
         has_actions=list(has_actions or ()),
-        select_slots=list(select_slots or ()),
+        select_slots=fids.check_slots(select_slots or ()),
         req_time_min=req_time_min,
     )
 

@@ -48,6 +48,7 @@ for _op in (
     "MonolithMultiHashTableSize",
     "MonolithMultiHashTableStats",
     "MonolithParseExamples",
+    "MonolithParseUnasked",
     "MonolithRowAddAction",
     "MonolithRowAddLabels",
     "MonolithRowHasFids",

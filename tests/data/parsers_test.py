@@ -1,6 +1,9 @@
 """Parsing against protobuf's own reading of the same bytes."""
 
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
@@ -144,6 +147,67 @@ def test_instances_are_divided_by_slot_and_by_name():
     both = parsers.parse_instances(serialized, [1023], ["page"])
     assert both["slot_1023"].to_list() == [[fids.make_v2(1023, 6)]]
     assert both["page"].to_list() == [[fids.make_v2(305, 9)]]
+
+
+class TestSlotsThatNobodyAskedFor:
+    @staticmethod
+    def make_records(*slots):
+        instance = proto_parser_pb2.Instance(fid=[fids.make_v1(slot, 5) for slot in slots])
+        return tf.constant([instance.SerializeToString()] * 200)
+
+    def test_their_fids_are_counted(self):
+        before = parsers.count_unasked_fids()
+        features = parsers.parse_instances(self.make_records(1, 12, 1023, 12), [1])
+        assert features["slot_1"].row_lengths().numpy().tolist() == [1] * 200
+        # 3 fids in each of 200 records.
+        assert parsers.count_unasked_fids() - before == 600
+        with tf.Graph().as_default():
+            assert parsers.count_unasked_fids() - before == 600
+        parsers.parse_instances(self.make_records(1, 12), [1, 12])
+        assert parsers.count_unasked_fids() - before == 600
+
+    def test_those_of_damaged_records_are_not(self):
+        good = self.make_records(1, 12)[:1]
+        records = tf.concat([good, good + b"\x0a\x01\x00", good], axis=0)
+        before = parsers.count_unasked_fids()
+        features = parsers.parse_instances(records, [1], skip_damaged=True)
+        assert features[parsers.NUM_SKIPPED] == 1
+        assert parsers.count_unasked_fids() - before == 2
+
+    def test_there_is_one_warning(self):
+        code = """
+import tensorflow as tf
+from monolith.data import fids, parsers
+from monolith.proto import proto_parser_pb2
+instance = proto_parser_pb2.Instance(fid=[fids.make_v1(1, 5), fids.make_v1(12, 5)])
+for _ in range(3):
+    parsers.parse_instances([instance.SerializeToString()] * 200, [1])
+"""
+        # The tests themselves do not see warnings of ops.
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0"}
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        told = "nobody has asked for, such as slot 12; they are left out, 200 of the first"
+        assert done.stderr.count(told) == 1, done.stderr
+
+
+@pytest.mark.parametrize(
+    "parse",
+    [
+        pytest.param(lambda slot: parsers.parse_examples([b""], [slot]), id="examples"),
+        pytest.param(lambda slot: parsers.parse_example_batch([b""], [slot]), id="batch"),
+        pytest.param(lambda slot: parsers.parse_instances([b""], None, [slot]), id="instances"),
+    ],
+)
+@pytest.mark.parametrize("slot", [-1, 1 << 15, 99999])
+def test_slots_that_do_not_exist_are_refused(parse, slot):
+    with pytest.raises(errors.ConfigError, match=f"less than 32768, while got {slot}"):
+        parse(slot)
 
 
 def test_shapes_are_known_in_a_graph():

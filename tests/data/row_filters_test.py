@@ -60,6 +60,9 @@ def test_fids(kind):
     assert keeps()
     assert keeps(filter_fids=[1], has_fids=[V1, 1], select_fids=[V1, V2], has_actions=[5, 6])
     assert not keeps(filter_fids=[1, V2])
+    for slot in (-1, 1 << 15, 99999):
+        with pytest.raises(errors.ConfigError, match=f"less than 32768, while got {slot}"):
+            row_filters.filter_by_fids("", select_slots=[slot], variant_type=kind)
     # As a tensor has it.
     assert not keeps(filter_fids=[int(fids.to_int64(V1))])
     assert not keeps(has_fids=[1, 2])

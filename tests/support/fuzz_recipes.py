@@ -201,6 +201,11 @@ def _parse(rng):
     }
 
 
+@recipe("MonolithParseUnasked")
+def _parse_unasked(rng):
+    return {}, {}
+
+
 def _rows(rng):
     record_format = rng.choice(["instance", "example"])
     records = [rng.choice(_RECORDS) for _ in range(some(rng))]

@@ -140,6 +140,7 @@ ParsedRows ExampleParser::MakeRows() const {
 
 void ExampleParser::Parse(std::string_view record, ParsedRows* rows) const {
   const std::int64_t before = rows->num_rows;
+  const std::int64_t unasked_before = rows->num_unasked;
   try {
     switch (spec_.format) {
       case RecordFormat::kInstance:
@@ -151,6 +152,7 @@ void ExampleParser::Parse(std::string_view record, ParsedRows* rows) const {
     }
   } catch (...) {
     Truncate(before, rows);
+    rows->num_unasked = unasked_before;
     throw;
   }
 }
@@ -235,8 +237,13 @@ void ExampleParser::AddV1Fids(const WireField& field, ParsedRows* rows) const {
   for (std::int64_t i = 0; i < count; ++i) {
     std::uint64_t fid = 0;
     std::memcpy(&fid, from + i * sizeof(fid), sizeof(fid));
-    const int column = column_of_slot_[FidV1(fid).slot()];
-    if (column < 0) continue;
+    const std::uint64_t slot = FidV1(fid).slot();
+    const int column = column_of_slot_[slot];
+    if (column < 0) {
+      ++rows->num_unasked;
+      rows->unasked_slot = slot;
+      continue;
+    }
     if (spec_.convert_v1) fid = ConvertV1ToV2(fid);
     *rows->sparse[column].values.Extend(1) = static_cast<std::int64_t>(fid);
   }

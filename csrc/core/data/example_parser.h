@@ -56,6 +56,9 @@ struct ParsedRows {
   std::vector<SparseColumn> sparse;
   std::vector<DenseColumn> dense;
   std::int64_t num_rows = 0;
+  // Fids of Instances in slots that nobody has asked for, which are left out; and one such slot.
+  std::int64_t num_unasked = 0;
+  std::uint64_t unasked_slot = 0;
 
   NameOrder order;  // Of the features of Examples.
 };
@@ -71,7 +74,10 @@ class ExampleParser {
   [[nodiscard]] const ParseSpec& spec() const { return spec_; }
   [[nodiscard]] ParsedRows MakeRows() const;
   // Removes all rows, and keeps the memory for others.
-  void Clear(ParsedRows* rows) const { Truncate(0, rows); }
+  void Clear(ParsedRows* rows) const {
+    Truncate(0, rows);
+    rows->num_unasked = 0;
+  }
 
   // Appends the row of a record, or the rows of an ExampleBatch. Throws std::invalid_argument, or
   // std::out_of_range where the specification wants that, and `rows` are what they were before.

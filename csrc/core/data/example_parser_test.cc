@@ -195,6 +195,24 @@ TEST(ExampleParser, InstancesAreDividedBySlot) {
   EXPECT_EQ(rows.sparse[1].ends, (std::vector<std::int64_t>{0}));
 }
 
+TEST(ExampleParser, FidsInSlotsThatNobodyAskedForAreCounted) {
+  ParseSpec spec;
+  spec.format = RecordFormat::kInstance;
+  spec.sparse_names = {"slot_3"};
+  spec.sparse_slots = {3};
+  const ExampleParser parser(spec);
+  ParsedRows rows = parser.MakeRows();
+  const std::string record = Fids({FidV1(2, 1).value(), FidV1(3, 1).value()});
+  parser.Parse(record, &rows);
+  parser.Parse(record, &rows);
+  EXPECT_EQ(rows.num_unasked, 2);
+  EXPECT_EQ(rows.unasked_slot, 2u);
+  EXPECT_NE(Refusal(parser, record + Message(1, "x"), &rows), "");
+  EXPECT_EQ(rows.num_unasked, 2);
+  parser.Clear(&rows);
+  EXPECT_EQ(rows.num_unasked, 0);
+}
+
 TEST(ExampleParser, MutatedBytesAreReadOrRefused) {
   for (const RecordFormat format :
        {RecordFormat::kExample, RecordFormat::kExampleBatch, RecordFormat::kInstance}) {

@@ -1,5 +1,6 @@
 // Serialized Examples, ExampleBatches and Instances as ragged ids and dense tensors.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -8,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/log/log.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/data/example_parser.h"
@@ -86,6 +88,20 @@ num_line_id: This many of the dense columns, the last ones, are fields of the Li
 convert_v1: Whether fids of version 1 become version 2.
 skip_damaged: Leaves out records that cannot be parsed, instead of failing.
 )doc");
+
+REGISTER_OP("MonolithParseUnasked")
+    .Output("num_fids: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Returns how many fids this process has left out: those of Instances in slots nobody has asked for.
+)doc");
+
+// Of all kernels of the process.
+std::atomic<std::int64_t> num_unasked_fids{0};
 
 absl::Status ReadSpec(tf::OpKernelConstruction* ctx, core::ParseSpec* spec) {
   std::string format;
@@ -194,7 +210,7 @@ class ParseExamplesOp : public tf::OpKernel {
   static constexpr std::int64_t kRecordsPerBlock = 128;
   static constexpr std::int64_t kBlocksPerThread = 4;
 
-  void WriteOutputs(tf::OpKernelContext* ctx, const Parts& parts) const {
+  void WriteOutputs(tf::OpKernelContext* ctx, const Parts& parts) {
     for (const std::vector<Block>& blocks : parts) {
       for (const Block& block : blocks) OP_REQUIRES_OK(ctx, block.status);
     }
@@ -228,9 +244,28 @@ class ParseExamplesOp : public tf::OpKernel {
         }
       }
     });
+    CountUnasked(parts[0]);
     tf::Tensor* skipped = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(ctx->num_outputs() - 1, {}, &skipped));
     skipped->scalar<std::int64_t>()() = num_skipped;
+  }
+
+  // Slots may be left out on purpose, so this is a line in the log, once, and a number.
+  void CountUnasked(const std::vector<Block>& blocks) {
+    std::int64_t count = 0;
+    std::uint64_t slot = 0;
+    for (const Block& block : blocks) {
+      if (block.rows.num_unasked == 0) continue;
+      count += block.rows.num_unasked;
+      slot = block.rows.unasked_slot;
+    }
+    if (count == 0) return;
+    num_unasked_fids += count;
+    if (!has_told_unasked_.exchange(true)) {
+      LOG(WARNING) << "Instances have fids in slots that nobody has asked for, such as slot "
+                   << slot << "; they are left out, " << count << " of the first such batch, and "
+                   << "counted: monolith.data.parsers.count_unasked_fids().";
+    }
   }
 
   // Columns of earlier calls: their memory need not grow again.
@@ -344,11 +379,25 @@ class ParseExamplesOp : public tf::OpKernel {
 
   std::unique_ptr<core::ExampleParser> parser_;
   bool skip_damaged_ = false;
+  std::atomic<bool> has_told_unasked_{false};
   std::mutex mu_;
   std::vector<core::ParsedRows> spare_;  // Guarded by mu_.
 };
 
 REGISTER_KERNEL_BUILDER(Name("MonolithParseExamples").Device(tf::DEVICE_CPU), ParseExamplesOp);
+
+class ParseUnaskedOp : public tf::OpKernel {
+ public:
+  using tf::OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* ctx) override {
+    tf::Tensor* count = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, {}, &count));
+    count->scalar<std::int64_t>()() = num_unasked_fids;
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("MonolithParseUnasked").Device(tf::DEVICE_CPU), ParseUnaskedOp);
 
 }  // namespace
 }  // namespace monolith::ops
