@@ -95,7 +95,18 @@ def _sync_take(rng):
         "assign_signature": scalar(b"hashtable_assign", "string"),
     }
     attrs = {"max_bytes": rng.choice([1, 40, 1 << 20]), "max_requests": rng.choice([1, 3])}
-    return inputs, {**attrs, "packed": rng.random() < 0.5}
+    return inputs, {**attrs, "packed": rng.random() < 0.5, "lists": rng.random() < 0.5}
+
+
+@recipe("MonolithParameterSyncCompare")
+def _sync_compare(rng):
+    return {
+        "handle": Handle("parameter_sync_client"),
+        "target": strings(rng.choice([b"a", b"b", b""])),
+        "ids": ints(some_ids(rng, some(rng))),
+        "next_place": scalar(rng.choice([-1, 0, 7])),
+        "is_known": scalar(rng.random() < 0.5, "bool"),
+    }, {}
 
 
 @recipe("MonolithParameterSyncSettle")
@@ -311,6 +322,17 @@ def _unpack_rows(rng):
         "id_split": ints(splits_of(sizes)),
         "packed": ints(packed, dtype="uint8"),
         "form": ints([packed_rows.make_form(packed_rows.FP32, dim) for dim in dims]),
+    }, {}
+
+
+@recipe("MonolithTableListIds")
+def _list_ids(rng):
+    kind = rng.choice([kind for kind in resources.TABLES if kind != "empty_set"])
+    return {
+        "handle": Handle(kind),
+        "table": scalar(rng.randrange(2) if "set" in kind else 0),
+        "place": scalar(rng.choice([0, 1, 2**62])),
+        "max_ids": scalar(rng.choice([1, 5, 2**18])),
     }, {}
 
 

@@ -273,10 +273,11 @@ void EmbeddingTable::AssignAdd(const std::int64_t* ids, std::size_t n, const flo
   });
 }
 
-void EmbeddingTable::Optimize(const std::int64_t* ids, std::size_t n, const float* grads,
-                              const float* learning_rates, std::int64_t global_step,
-                              const WriteOptions& options) {
+std::size_t EmbeddingTable::Optimize(const std::int64_t* ids, std::size_t n, const float* grads,
+                                     const float* learning_rates, std::int64_t global_step,
+                                     const WriteOptions& options) {
   RaiseMaxUpdateTime(options.update_time_sec);
+  std::atomic<std::size_t> held_back{0};
   LockSliceBySlice<ForWriting>(
       ids, n, options.parallel,
       [&](const auto& slice, std::size_t first, std::size_t end, std::size_t first_position) {
@@ -287,18 +288,23 @@ void EmbeddingTable::Optimize(const std::int64_t* ids, std::size_t n, const floa
               [&](Stripe& stripe, std::uint64_t hash, std::size_t in_slice, FoundRow row) {
                 const std::size_t position = first_position + in_slice;
                 const std::uint32_t count = CountAt(options, position);
-                if (!MakeIfAbsent(stripe, hash, count, options.filter, &row)) return;
+                if (!MakeIfAbsent(stripe, hash, count, options.filter, &row)) {
+                  held_back.fetch_add(1, std::memory_order_relaxed);
+                  return;
+                }
                 steps.Add(row.header, grads + GradientOf(options, position) * dim_);
               });
         });
       });
+  return held_back.load();
 }
 
-void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, const float* grads,
-                                    const float* learning_rates, std::int64_t global_step,
-                                    const WriteOptions& options) {
+std::size_t EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n,
+                                           const float* grads, const float* learning_rates,
+                                           std::int64_t global_step, const WriteOptions& options) {
   RaiseMaxUpdateTime(options.update_time_sec);
-  if (n == 0) return;
+  if (n == 0) return 0;
+  std::atomic<std::size_t> held_back{0};
   // `stripes` are those of the ids that `sums` has.
   const auto step = [&](const RowSummer& sums, StripeSet stripes) {
     const LockedStripes<ForWriting> lock(stripes_, stripes);
@@ -306,8 +312,10 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
     steps.TakeStepsOf([&] {
       WalkIds<ForWriting>(Summed{sums}, 0, sums.size(),
                           [&](Stripe& stripe, std::uint64_t hash, std::size_t i, FoundRow row) {
-                            if (!MakeIfAbsent(stripe, hash, sums.count(i), options.filter, &row))
+                            if (!MakeIfAbsent(stripe, hash, sums.count(i), options.filter, &row)) {
+                              held_back.fetch_add(1, std::memory_order_relaxed);
                               return;
+                            }
                             steps.Add(row.header, sums.row(i));
                           });
     });
@@ -322,7 +330,7 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
       stripes.Add(StripeOf(hash));
     }
     step(sums, stripes);
-    return;
+    return held_back.load();
   }
   Batch& batch = BatchOfThisThread(0);
   // Equal ids are in the same stripe, so each thread sums what it will need.
@@ -347,7 +355,7 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
       update(s, last);
       s = last;
     }
-    return;
+    return held_back.load();
   }
   batch.Reserve(n);
   enum Stage : std::size_t { kCount, kPlace, kUpdate, kStages };
@@ -359,6 +367,7 @@ void EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t n, cons
     if (stage == kPlace) batch.Place(piece, ids, n);
     if (stage == kUpdate) update(piece, piece + 1);
   });
+  return held_back.load();
 }
 
 void EmbeddingTable::Reinitialize(const std::int64_t* ids, std::size_t n, std::int64_t now_sec,

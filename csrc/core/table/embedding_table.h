@@ -111,13 +111,15 @@ class EmbeddingTable {
               const WriteOptions& options);
   void AssignAdd(const std::int64_t* ids, std::size_t n, const float* rows,
                  const WriteOptions& options);
-  // One optimizer step per occurrence of an id, with `learning_rates` [num_segments].
-  void Optimize(const std::int64_t* ids, std::size_t n, const float* grads,
-                const float* learning_rates, std::int64_t global_step, const WriteOptions& options);
+  // One optimizer step per occurrence of an id, with `learning_rates` [num_segments]. Returns how
+  // often the filter held an id back.
+  std::size_t Optimize(const std::int64_t* ids, std::size_t n, const float* grads,
+                       const float* learning_rates, std::int64_t global_step,
+                       const WriteOptions& options);
   // One step per distinct id, on the sum of its gradients. A filter sees how often it came.
-  void OptimizeSummed(const std::int64_t* ids, std::size_t n, const float* grads,
-                      const float* learning_rates, std::int64_t global_step,
-                      const WriteOptions& options);
+  std::size_t OptimizeSummed(const std::int64_t* ids, std::size_t n, const float* grads,
+                             const float* learning_rates, std::int64_t global_step,
+                             const WriteOptions& options);
   // Fresh value and state, at the time `now_sec`. No update of the table: its newest stays what it
   // was, or rows whose times come from data, or from nobody, would age by years. `status` [n]
   // becomes 1 where the id existed, 0 where it was made.
@@ -138,9 +140,9 @@ class EmbeddingTable {
   // stops after `max_rows` rows or at `end`. Returns the place to go on from.
   [[nodiscard]] std::uint64_t Dump(std::uint64_t place, std::uint64_t end, std::size_t max_rows,
                                    const Expiry* expiry, DumpedRows* dumped) const;
-  // Appends the ids of rows from `place` on, at most so many. Returns the place to go on from,
-  // which is num_places() when there are no more.
-  [[nodiscard]] std::uint64_t ListIds(std::uint64_t place, std::size_t max_ids,
+  // Appends the ids of rows from `place` on; stops after `max_ids` ids or at `end`. Returns the
+  // place to go on from.
+  [[nodiscard]] std::uint64_t ListIds(std::uint64_t place, std::uint64_t end, std::size_t max_ids,
                                       std::vector<std::int64_t>* ids) const;
   // Appends a record for each of `n` ids, which are all different: its serialized row, or an
   // EntryDump with nothing but the id where there is none, or where `expiry` leaves it out.

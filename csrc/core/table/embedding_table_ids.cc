@@ -16,16 +16,18 @@ void EmbeddingTable::LookupPresent(const std::int64_t* ids, std::size_t n, float
                         });
 }
 
-std::uint64_t EmbeddingTable::ListIds(std::uint64_t place, std::size_t max_ids,
+std::uint64_t EmbeddingTable::ListIds(std::uint64_t place, std::uint64_t end, std::size_t max_ids,
                                       std::vector<std::int64_t>* ids) const {
   const std::shared_lock<std::shared_mutex> walk(walk_mutex_);
+  end = std::min(end, num_places());
   std::size_t left = max_ids;
-  while (left > 0 && place < num_places()) {
+  while (left > 0 && place < end) {
     const auto row = static_cast<std::uint32_t>(place);
     const std::uint32_t block = row / RowStore::kBlockRows * RowStore::kBlockRows;
     const Stripe& stripe = *stripes_[rows_.OwnerOfBlock(block)];
     const std::shared_lock<FairSharedMutex> lock(stripe.mutex);
-    for (; place < std::uint64_t{block} + RowStore::kBlockRows && left > 0; ++place) {
+    const std::uint64_t last = std::min<std::uint64_t>(end, block + RowStore::kBlockRows);
+    for (; place < last && left > 0; ++place) {
       const RowHeader* header = rows_.Header(static_cast<std::uint32_t>(place));
       if (header->live == 0) continue;
       ids->push_back(IdOfHash(header->hash));

@@ -48,7 +48,9 @@ TEST(TableStatsTest, RowsAreCountedWhenTheyAreMade) {
     const float rate = 1.0f;
     for (int step = 0; step < 2; ++step) {
       const auto optimize = summed ? &EmbeddingTable::OptimizeSummed : &EmbeddingTable::Optimize;
-      (table.*optimize)(ids.data(), ids.size(), ones.data(), &rate, 1, options);
+      const std::size_t held_back =
+          (table.*optimize)(ids.data(), ids.size(), ones.data(), &rate, 1, options);
+      EXPECT_EQ(held_back, summed ? 2u : 3u);
     }
     const TableStats stats = table.Stats();
     EXPECT_EQ(stats.rows, 2u);

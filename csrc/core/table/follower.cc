@@ -10,6 +10,9 @@ namespace {
 // server's first answer.
 constexpr double kLateSec = 5.0;
 
+// Of 8 bytes each: half of what a message is made for.
+constexpr std::size_t kMostIdsOfQuestion = std::size_t{1} << 18;
+
 std::size_t BytesOfRow(const EmbeddingTable& table) {
   return sizeof(std::int64_t) + table.dim() * sizeof(float);
 }
@@ -54,6 +57,9 @@ void Follower::StartOver(std::size_t num_tables, bool is_new) {
   num_pending_ = num_taken_ = num_doubtful_ = 0;
   walked_tables_ = 0;
   place_ = 0;
+  compared_tables_ = 0;
+  compared_place_ = 0;
+  is_asked_ = false;
   ++num_walks_;
 }
 
@@ -75,7 +81,8 @@ std::vector<RowsToSend> Follower::Take(const Tables& tables, std::size_t max_byt
     const std::size_t bytes_of_row = BytesOfRow(*tables[t]);
     const std::size_t room = bytes >= max_bytes ? 0 : (max_bytes - bytes) / bytes_of_row;
     const std::size_t before = ids[t].size();
-    place_ = tables[t]->ListIds(place_, std::max<std::size_t>(room, bytes == 0 ? 1 : 0), &ids[t]);
+    place_ = tables[t]->ListIds(place_, tables[t]->num_places(),
+                                std::max<std::size_t>(room, bytes == 0 ? 1 : 0), &ids[t]);
     bytes += (ids[t].size() - before) * bytes_of_row;
     if (before > 0) {  // The walk may meet what has changed.
       std::sort(ids[t].begin(), ids[t].end());
@@ -135,6 +142,28 @@ void Follower::Refresh(double now_sec) {
   for (std::size_t t = 0; t < doubtful.size(); ++t) {
     const std::vector<std::int64_t> ids(doubtful[t].begin(), doubtful[t].end());
     Add(t, ids.data(), ids.size());
+  }
+}
+
+std::optional<Follower::Question> Follower::Ask() {
+  is_asked_ = !is_walking() && num_outstanding() == 0 && is_comparing();
+  if (!is_asked_) return std::nullopt;
+  // A quarter of the capacity, so that there is room for what changes meanwhile.
+  const std::size_t max_ids = std::clamp<std::size_t>(capacity_ / 4, 1, kMostIdsOfQuestion);
+  return Question{compared_tables_, compared_place_, max_ids};
+}
+
+void Follower::Compare(const Tables& tables, const std::vector<std::int64_t>& ids,
+                       std::int64_t next_place) {
+  if (!is_asked_) return;
+  is_asked_ = false;
+  const std::size_t table = compared_tables_;
+  std::vector<std::uint8_t> present(ids.size());
+  tables[table]->LookupPresent(ids.data(), ids.size(), nullptr, present.data());
+  compared_place_ = std::max<std::int64_t>(next_place, 0);
+  if (next_place < 0) ++compared_tables_;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (present[i] == 0) Add(table, &ids[i], 1);
   }
 }
 

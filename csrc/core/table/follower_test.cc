@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -19,6 +20,9 @@ void Put(EmbeddingTable& table, std::int64_t id, float value) {
   const float row[kDim] = {value, -value};
   table.Assign(&id, 1, row, {});
 }
+
+// Stands for a row that was removed, where its place is to stay.
+constexpr float kGone = -1000;
 
 // What a server has: the first number of each row.
 using Served = std::map<std::int64_t, float>;
@@ -139,6 +143,94 @@ TEST(FollowerTest, OneThatIsNewHasNothingOnItsWay) {
   Served served;
   EXPECT_EQ(SendAll(follower, table, kMuch, &served), 1);
   EXPECT_TRUE(follower.is_caught_up());
+}
+
+// What a server answers: at most so many of its ids from a place on, which counts ids here.
+void Answer(Follower& follower, const EmbeddingTable& table, const Follower::Question& question,
+            const Served& served) {
+  std::vector<std::int64_t> ids;
+  auto next = served.begin();
+  std::advance(next, question.place);
+  while (next != served.end() && ids.size() < question.max_ids) ids.push_back((next++)->first);
+  const auto place = question.place + static_cast<std::int64_t>(ids.size());
+  follower.Compare({&table}, ids, next == served.end() ? -1 : place);
+}
+
+// Sends and asks until there is nothing more; returns how many questions that took.
+int SendAndCompareAll(Follower& follower, const EmbeddingTable& table, Served* served) {
+  for (int asked = 0;; ++asked) {
+    SendAll(follower, table, kMuch, served);
+    const auto question = follower.Ask();
+    if (!question.has_value()) return asked;
+    // What is removed would not be counted again: the places of a table stay where they are.
+    const Served before = *served;
+    Answer(follower, table, *question, before);
+    const std::vector<RowsToSend> rows = follower.Take({&table}, kMuch);
+    EXPECT_LE(rows[0].removed.size(), question->max_ids);
+    for (const std::int64_t id : rows[0].removed) (*served)[id] = kGone;
+    follower.Settle(true, 0);
+  }
+}
+
+TEST(FollowerTest, RowsThatAreGoneAreFoundByAskingHoweverManyThereAre) {
+  EmbeddingTable table(testing::SgdTable(kDim));
+  Follower follower(1, 8);
+  Served served;
+  for (std::int64_t id = 0; id < 20; ++id) served[id] = 1;  // From an older export.
+  Put(table, 19, 5);
+  Put(table, 20, 6);
+  EXPECT_TRUE(follower.is_comparing());
+  // Two at a time, a quarter of the capacity: 21 ids.
+  EXPECT_EQ(SendAndCompareAll(follower, table, &served), 11);
+  EXPECT_FALSE(follower.is_comparing());
+  EXPECT_EQ(follower.num_walks(), 1u);
+  for (std::int64_t id = 0; id < 19; ++id) EXPECT_EQ(served[id], kGone) << id;
+  EXPECT_EQ(served[19], 5);
+  EXPECT_EQ(served[20], 6);
+}
+
+TEST(FollowerTest, AsksOnlyWhenThereIsNothingToSend) {
+  EmbeddingTable table(testing::SgdTable(kDim));
+  Put(table, 1, 1);
+  Follower follower(1, 100);
+  EXPECT_FALSE(follower.Ask().has_value());  // The walk comes first.
+  Served served;
+  SendAll(follower, table, kMuch, &served);
+  const std::int64_t id = 1;
+  follower.Add(0, &id, 1);
+  EXPECT_FALSE(follower.Ask().has_value());
+  (void)follower.Take({&table}, kMuch);
+  EXPECT_FALSE(follower.Ask().has_value());  // On its way.
+  follower.Settle(true, 0);
+  EXPECT_TRUE(follower.Ask().has_value());
+}
+
+TEST(FollowerTest, AnAnswerFromBeforeAStartOverDoesNotCount) {
+  EmbeddingTable table(testing::SgdTable(kDim));
+  Follower follower(1, 100);
+  Served served;
+  SendAll(follower, table, kMuch, &served);
+  ASSERT_TRUE(follower.Ask().has_value());
+  follower.StartOver(1);
+  follower.Compare({&table}, {7}, -1);
+  EXPECT_EQ(follower.num_outstanding(), 0u);
+  EXPECT_TRUE(follower.is_comparing());
+  SendAll(follower, table, kMuch, &served);
+  EXPECT_EQ(follower.Ask()->place, 0);
+}
+
+TEST(FollowerTest, OneThatDoesNotKnowTheQuestionIsAskedNoMoreUntilItStartsOver) {
+  EmbeddingTable table(testing::SgdTable(kDim));
+  Follower follower(1, 100);
+  Served served;
+  SendAll(follower, table, kMuch, &served);
+  ASSERT_TRUE(follower.Ask().has_value());
+  follower.AskNoMore();
+  EXPECT_FALSE(follower.is_comparing());
+  EXPECT_FALSE(follower.Ask().has_value());
+  follower.StartOver(1, /*is_new=*/true);
+  SendAll(follower, table, kMuch, &served);
+  EXPECT_TRUE(follower.Ask().has_value());
 }
 
 }  // namespace

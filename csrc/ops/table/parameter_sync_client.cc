@@ -30,6 +30,8 @@ std::unique_ptr<core::ServingForm> FindForm(const core::EmbeddingTable& table) {
 }  // namespace
 
 absl::Status ParameterSyncClient::Follow(TableSet* set, bool is_multi) {
+  // Let go of when the lock is: sets that end may be about to call Removed.
+  std::vector<tf::core::RefCountPtr<TableSet>> earlier;
   const std::unique_lock<std::shared_mutex> lock(followed_mutex_);
   if (!followed_.empty() && is_multi != !multi_name_.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("Only one type of tables can be set. ",
@@ -46,6 +48,8 @@ absl::Status ParameterSyncClient::Follow(TableSet* set, bool is_multi) {
       followed_.push_back(std::make_unique<Followed>(name, i, capacity_));
       found->second = followed_.back().get();
     }
+    earlier.push_back(found->second->set.GetNewRef());
+    if (earlier.back().get() != set) has_begun_.store(false);
     found->second->set = tf::core::WeakPtr<TableSet>(set);
   }
   if (is_multi) multi_name_ = set->name();
@@ -55,7 +59,10 @@ absl::Status ParameterSyncClient::Follow(TableSet* set, bool is_multi) {
 void ParameterSyncClient::Touched(const std::string& name, const std::int64_t* ids, std::size_t n) {
   const std::shared_lock<std::shared_mutex> lock(followed_mutex_);
   const auto found = by_name_.find(name);
-  if (found != by_name_.end()) found->second->touched.Insert(ids, n);
+  if (found == by_name_.end()) return;
+  found->second->touched.Insert(ids, n);
+  // Looked at first: all threads that update would take turns to write it.
+  if (!has_begun_.load(std::memory_order_relaxed)) has_begun_.store(true);
 }
 
 void ParameterSyncClient::Removed(const std::string& name, const std::int64_t* ids, std::size_t n) {
@@ -74,23 +81,33 @@ std::vector<ParameterSyncClient::Followed*> ParameterSyncClient::ListFollowed() 
 void ParameterSyncClient::FindTables() {
   std::vector<Followed*> found;
   bool are_others = false;
+  // Before the tables: if there was an update, they are those that were restored before it.
+  are_filled_ = has_begun_.load();
   for (Followed* f : ListFollowed()) {
     tf::core::RefCountPtr<TableSet> set;
     {
       const std::shared_lock<std::shared_mutex> lock(followed_mutex_);
       set = f->set.GetNewRef();
     }
-    // A restore puts other tables in their place; a set may be gone, as with a session.
+    // A restore puts other tables in their place, or other rows; a set may be gone, as with a
+    // session.
     std::shared_ptr<core::EmbeddingTable> table;
-    if (set != nullptr) table = (*set->tables())[f->index];
-    if (table != f->table) {
+    std::uint64_t restores = 0;
+    if (set != nullptr) {
+      restores = set->num_restores();
+      table = (*set->tables())[f->index];
+    }
+    if (table != f->table || restores != f->restores) {
       f->table = std::move(table);
+      f->restores = restores;
       f->form = f->table == nullptr ? nullptr : FindForm(*f->table);
       f->once_removed.clear();
       are_others = true;
     }
     if (f->table != nullptr) found.push_back(f);
   }
+  are_filled_ = are_filled_ || std::all_of(found.begin(), found.end(),
+                                           [](const Followed* f) { return f->restores > 0; });
   if (!are_others && found == in_round_) return;
   in_round_ = std::move(found);
   for (auto& [name, target] : targets_) target->follower.StartOver(in_round_.size());
@@ -103,7 +120,8 @@ void ParameterSyncClient::GatherTable(std::size_t number, Followed& followed) {
   if (!complete) {
     for (auto& [name, target] : targets_) target->follower.StartOver(in_round_.size());
   }
-  // Ids that the filter has held back have no row, and never had one.
+  // Of a row that has come and gone since the last round no server has heard; if it was there
+  // before, it is among the removed ones.
   std::vector<std::uint8_t> present(changed.size());
   followed.table->LookupPresent(changed.data(), changed.size(), nullptr, present.data());
   std::size_t kept = 0;
@@ -153,8 +171,9 @@ std::vector<SyncProgress> ParameterSyncClient::Gather(const std::vector<std::str
   for (const std::string& name : targets) {
     const core::Follower& follower = targets_.at(name)->follower;
     // Before the first table is made, nobody knows what there will be to send.
-    progress.push_back({static_cast<std::int64_t>(follower.num_outstanding()),
-                        follower.is_caught_up() && !in_round_.empty()});
+    const bool is_caught_up =
+        follower.is_caught_up() && !in_round_.empty() && !(follower.is_comparing() && are_filled_);
+    progress.push_back({static_cast<std::int64_t>(follower.num_outstanding()), is_caught_up});
   }
   return progress;
 }
@@ -180,7 +199,7 @@ SyncedTables ParameterSyncClient::ListTables(bool packed) const {
 std::vector<SyncRequest> ParameterSyncClient::Take(const std::string& target,
                                                    const std::string& assign_signature,
                                                    std::size_t max_bytes, std::size_t max_requests,
-                                                   bool packed) {
+                                                   bool packed, bool lists) {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<SyncRequest> requests;
   const auto found = targets_.find(target);
@@ -196,6 +215,9 @@ std::vector<SyncRequest> ParameterSyncClient::Take(const std::string& target,
     }
     if (requests.size() == before) break;
   }
+  if (!lists || !requests.empty() || !are_filled_) return requests;
+  const auto question = found->second->follower.Ask();
+  if (question.has_value()) requests.push_back(MakeListRequest(synced, *question));
   return requests;
 }
 
@@ -211,6 +233,20 @@ void ParameterSyncClient::StartOver(const std::string& target) {
   if (found == targets_.end()) return;
   found->second->follower.StartOver(in_round_.size(), /*is_new=*/true);
   AddOnceRemoved();
+}
+
+void ParameterSyncClient::Compare(const std::string& target, const std::vector<std::int64_t>& ids,
+                                  std::int64_t next_place) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = targets_.find(target);
+  if (found == targets_.end()) return;
+  found->second->follower.Compare(ListTables(/*packed=*/false).tables, ids, next_place);
+}
+
+void ParameterSyncClient::AskNoMore(const std::string& target) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = targets_.find(target);
+  if (found != targets_.end()) found->second->follower.AskNoMore();
 }
 
 }  // namespace monolith::ops

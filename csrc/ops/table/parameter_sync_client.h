@@ -1,6 +1,7 @@
 // Keeps, for each server that serves the rows of some tables, which of them it has yet to get.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -48,14 +49,20 @@ class ParameterSyncClient final : public SyncClient {
   std::vector<SyncProgress> Gather(const std::vector<std::string>& targets, double now_sec);
   // The next calls for a server, at most so many, of about `max_bytes` each; none if it has all, or
   // is not one of the servers. If `packed`, rows are as they are served, where that is not floats
-  // anyway and all tables say what it is.
+  // anyway and all tables say what it is. If `lists`, and there is nothing else to send, a server
+  // may be asked for ids that it has: by the call of no ids, whose answer goes to Compare.
   std::vector<SyncRequest> Take(const std::string& target, const std::string& assign_signature,
                                 std::size_t max_bytes, std::size_t max_requests,
-                                bool packed = false);
+                                bool packed = false, bool lists = false);
   // Says of all calls taken for a server whether they have arrived.
   void Settle(const std::string& target, bool has_arrived, double now_sec);
   // A server has another model than before: it gets everything.
   void StartOver(const std::string& target);
+  // The ids that a server has, as it was asked; it goes on at `next_place`, or has no more (-1).
+  void Compare(const std::string& target, const std::vector<std::int64_t>& ids,
+               std::int64_t next_place);
+  // A server does not know how to say that.
+  void AskNoMore(const std::string& target);
 
  private:
   struct Followed {
@@ -68,7 +75,8 @@ class ParameterSyncClient final : public SyncClient {
     core::TouchedRows touched;
     core::TouchedRows removed;
     // The rest is guarded by mutex_.
-    std::shared_ptr<core::EmbeddingTable> table;  // As of the last round.
+    std::shared_ptr<core::EmbeddingTable> table;  // As of the last round,
+    std::uint64_t restores = 0;                   // and how often it had been restored then.
     std::unique_ptr<core::ServingForm> form;      // Of its rows; null: nobody has said how.
     std::unordered_set<std::int64_t> once_removed;
   };
@@ -95,8 +103,13 @@ class ParameterSyncClient final : public SyncClient {
   std::vector<std::unique_ptr<Followed>> followed_;
   std::unordered_map<std::string, Followed*> by_name_;
 
+  // Whether there was an update: what is restored was restored before.
+  std::atomic<bool> has_begun_{false};
+
   std::mutex mutex_;
   std::vector<Followed*> in_round_;  // The tables that targets are followers of.
+  // Whether these have their rows: before a training has restored them, all rows would be gone.
+  bool are_filled_ = false;
   std::map<std::string, std::unique_ptr<Target>> targets_;
 };
 

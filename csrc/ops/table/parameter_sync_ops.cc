@@ -3,7 +3,7 @@
 //
 // Each round, MonolithParameterSyncGather collects what has changed for all servers. Then, for each
 // server apart, MonolithParameterSyncTake writes the next calls, and MonolithParameterSyncSettle
-// says what came of them.
+// says what came of them; MonolithParameterSyncCompare hears which ids a server has.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -74,6 +74,7 @@ REGISTER_OP("MonolithParameterSyncTake")
     .Attr("max_bytes: int >= 1 = 4194304")
     .Attr("max_requests: int >= 1 = 1")
     .Attr("packed: bool = false")
+    .Attr("lists: bool = false")
     .SetIsStateful()
     .SetShapeFn([](shapes::InferenceContext* c) {
       shapes::ShapeHandle unused;
@@ -88,7 +89,8 @@ call, a serialized PredictRequest without its model_spec, and how many ids are i
 server about `max_requests` calls of about `max_bytes`; none if it has everything. Single tables are
 assigned by `assign_signature`, a set of tables by "<its name>/raw_assign". If `packed`, and rows are
 served in another form than as floats, they are in that form, for the functions whose names end with
-"_packed"; see MonolithTableUnpackRows.
+"_packed"; see MonolithTableUnpackRows. If `lists`, a server that has got all rows is asked which ids
+it has, part by part, in calls with no ids whose answers go to MonolithParameterSyncCompare.
 )doc");
 
 REGISTER_OP("MonolithParameterSyncSettle")
@@ -107,6 +109,28 @@ REGISTER_OP("MonolithParameterSyncSettle")
     .Doc(R"doc(
 Says of each of the servers `targets`, [n], whether all calls taken for it have arrived; if not,
 they are taken again. With `start_over` a server has another model than before, and gets all rows.
+)doc");
+
+REGISTER_OP("MonolithParameterSyncCompare")
+    .Input("handle: resource")
+    .Input("target: string")
+    .Input("ids: int64")
+    .Input("next_place: int64")
+    .Input("is_known: bool")
+    .SetIsStateful()
+    .SetShapeFn([](shapes::InferenceContext* c) {
+      shapes::ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 0, &unused));
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 0, &unused));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Hands over what `target`, [1], has answered to the last question of MonolithParameterSyncTake: the
+outputs of MonolithTableListIds. Those of `ids` without a row in training are removed there by the
+next calls. Without `is_known`, the server does not know such questions, and is asked no more of them
+until it gets all rows again.
 )doc");
 
 class ParameterSyncClientOp final : public tf::ResourceOpKernel<SyncClient> {
@@ -196,6 +220,7 @@ class TakeOp final : public SyncOp {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("max_bytes", &max_bytes_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("max_requests", &max_requests_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("packed", &packed_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("lists", &lists_));
     OP_REQUIRES(ctx, max_bytes_ <= kMostBytes && max_requests_ <= kMostRequests,
                 absl::InvalidArgumentError(absl::StrCat(
                     "`max_bytes` must be at most ", kMostBytes, ", and `max_requests` at most ",
@@ -212,7 +237,7 @@ class TakeOp final : public SyncOp {
     for (std::size_t i = 0; i < targets.size(); ++i) {
       for (SyncRequest& request :
            client.Take(targets[i], signature, static_cast<std::size_t>(max_bytes_),
-                       static_cast<std::size_t>(max_requests_), packed_)) {
+                       static_cast<std::size_t>(max_requests_), packed_, lists_)) {
         target_index.push_back(static_cast<std::int64_t>(i));
         requests.push_back(std::move(request));
       }
@@ -232,6 +257,7 @@ class TakeOp final : public SyncOp {
   std::int64_t max_bytes_ = 0;
   std::int64_t max_requests_ = 0;
   bool packed_ = false;
+  bool lists_ = false;
 };
 
 class SettleOp final : public SyncOp {
@@ -254,11 +280,34 @@ class SettleOp final : public SyncOp {
   }
 };
 
+class CompareOp final : public SyncOp {
+ public:
+  using SyncOp::SyncOp;
+
+ private:
+  absl::Status Run(tf::OpKernelContext* ctx, ParameterSyncClient& client,
+                   const std::vector<std::string>& targets) override {
+    TF_RETURN_IF_ERROR(CheckNumElements(ctx->input(1), "target", 1, "the server that answered"));
+    TF_RETURN_IF_ERROR(CheckRank(ctx->input(2), "ids", 1));
+    TF_RETURN_IF_ERROR(CheckRank(ctx->input(3), "next_place", 0));
+    TF_RETURN_IF_ERROR(CheckRank(ctx->input(4), "is_known", 0));
+    if (!ctx->input(4).scalar<bool>()()) {
+      client.AskNoMore(targets[0]);
+      return absl::OkStatus();
+    }
+    const auto ids = ctx->input(2).vec<std::int64_t>();
+    client.Compare(targets[0], {ids.data(), ids.data() + ids.size()},
+                   ctx->input(3).scalar<std::int64_t>()());
+    return absl::OkStatus();
+  }
+};
+
 REGISTER_KERNEL_BUILDER(Name("MonolithParameterSyncClient").Device(tf::DEVICE_CPU),
                         ParameterSyncClientOp);
 REGISTER_KERNEL_BUILDER(Name("MonolithParameterSyncGather").Device(tf::DEVICE_CPU), GatherOp);
 REGISTER_KERNEL_BUILDER(Name("MonolithParameterSyncTake").Device(tf::DEVICE_CPU), TakeOp);
 REGISTER_KERNEL_BUILDER(Name("MonolithParameterSyncSettle").Device(tf::DEVICE_CPU), SettleOp);
+REGISTER_KERNEL_BUILDER(Name("MonolithParameterSyncCompare").Device(tf::DEVICE_CPU), CompareOp);
 
 }  // namespace
 }  // namespace monolith::ops

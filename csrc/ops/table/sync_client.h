@@ -17,7 +17,7 @@ class SyncClient : public tensorflow::ResourceBase {
  public:
   // From now on hears of the tables of `set`; does nothing if it does already.
   [[nodiscard]] virtual absl::Status Follow(TableSet* set, bool is_multi) = 0;
-  // `ids` of table `name` were updated or made, unless the filter has held them back.
+  // The rows of `ids` of table `name` were updated or made.
   virtual void Touched(const std::string& name, const std::int64_t* ids, std::size_t n) = 0;
   // Rows of table `name` were removed.
   virtual void Removed(const std::string& name, const std::int64_t* ids, std::size_t n) = 0;

@@ -147,4 +147,18 @@ SyncRequest MakeSyncRequest(const SyncedTables& synced, const std::vector<core::
   return request;
 }
 
+SyncRequest MakeListRequest(const SyncedTables& synced, const core::Follower::Question& question) {
+  const bool is_multi = !synced.multi_name.empty();
+  const auto add = [](const char* name, std::int64_t value, std::string* body) {
+    AddInput(name, kInt64, {}, {reinterpret_cast<const char*>(&value), sizeof value}, body);
+  };
+  SyncRequest request;
+  request.signature = is_multi ? absl::StrCat(synced.multi_name, "/raw_list_ids")
+                               : absl::StrCat("hashtable_list_ids/", synced.names[question.table]);
+  add("table", is_multi ? static_cast<std::int64_t>(question.table) : 0, &request.body);
+  add("place", question.place, &request.body);
+  add("max_ids", static_cast<std::int64_t>(question.max_ids), &request.body);
+  return request;
+}
+
 }  // namespace monolith::ops

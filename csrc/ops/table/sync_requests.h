@@ -32,4 +32,8 @@ struct SyncedTables {
                                           const std::vector<core::RowsToSend>& rows,
                                           const std::string& assign_signature, bool is_removal);
 
+// The call that asks a server for ids that it has.
+[[nodiscard]] SyncRequest MakeListRequest(const SyncedTables& synced,
+                                          const core::Follower::Question& question);
+
 }  // namespace monolith::ops

@@ -1,6 +1,7 @@
 #include "ops/table/table_calls.h"
 
 #include <cmath>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "ops/system/sizes.h"
@@ -83,8 +84,22 @@ void Optimize(const TableSet& set, std::size_t index, core::EmbeddingTable& tabl
   options.gradient_of = arguments.gradient_of;
   const auto optimize = arguments.sum_equal_ids ? &core::EmbeddingTable::OptimizeSummed
                                                 : &core::EmbeddingTable::Optimize;
-  (table.*optimize)(ids, n, grads, learning_rates, arguments.global_step, options);
-  set.sync_client()->Touched(set.table_names()[index], ids, n);
+  const std::size_t held_back =
+      (table.*optimize)(ids, n, grads, learning_rates, arguments.global_step, options);
+  if (!set.sync_client()->is_listening()) return;
+  const std::string& name = set.table_names()[index];
+  if (held_back == 0) {
+    set.sync_client()->Touched(name, ids, n);
+    return;
+  }
+  // Ids that the filter has held back have no row to send, and would only fill the memory for ids.
+  std::vector<std::uint8_t> present(n);
+  table.LookupPresent(ids, n, nullptr, present.data());
+  std::vector<std::int64_t> with_row;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (present[i] != 0) with_row.push_back(ids[i]);
+  }
+  set.sync_client()->Touched(name, with_row.data(), with_row.size());
 }
 
 absl::Status NameTable(const absl::Status& status, const std::string& table) {

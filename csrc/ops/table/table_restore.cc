@@ -304,11 +304,14 @@ absl::Status RestoreTables(tf::Env* env, TableSet& set, const std::vector<Snapsh
     TF_RETURN_IF_ERROR(ReadBeside(env, set, *present, files, rows, options, &fresh));
     if (options.mode == RestoreMode::kReplace || AreEmpty(*present)) {
       set.Replace(std::move(fresh));
+      set.NoteRestore();
       return absl::OkStatus();
     }
     // Somebody has made rows meanwhile, which are to be kept.
   }
-  return ReadInPlace(env, set, *present, files, options);
+  TF_RETURN_IF_ERROR(ReadInPlace(env, set, *present, files, options));
+  set.NoteRestore();
+  return absl::OkStatus();
 }
 
 }  // namespace monolith::ops

@@ -49,6 +49,9 @@ class TableSet : public tensorflow::ResourceBase {
   // began with, and the old tables go when the last call has ended.
   [[nodiscard]] std::shared_ptr<const Tables> tables() const;
   void Replace(Tables tables);
+  // How often a restore has put other tables in their place, or other rows.
+  [[nodiscard]] std::uint64_t num_restores() const { return num_restores_.load(); }
+  void NoteRestore() { ++num_restores_; }
 
   // Held by a restore, and shared by saves: none of them sees a table that is half restored.
   [[nodiscard]] std::shared_mutex& files_mutex() const { return files_mutex_; }
@@ -87,6 +90,7 @@ class TableSet : public tensorflow::ResourceBase {
   std::vector<std::unique_ptr<core::AdmissionFilter>> table_filters_;  // Null: the shared one.
   std::size_t num_learning_rates_ = 0;
   bool is_for_training_ = true;
+  std::atomic<std::uint64_t> num_restores_{0};
   mutable std::shared_mutex files_mutex_;
   mutable std::mutex mutex_;
   std::shared_ptr<const Tables> tables_;
