@@ -90,7 +90,8 @@ def create_assign_signatures() -> dict[str, Any]:
         `hashtable_assign` for all separate tables, if there are some, and
         `<shared name>/raw_assign` for each multi table; `hashtable_remove` and
         `<shared name>/raw_remove` remove rows. Those that end with `_packed` take rows in the form
-        in which the tables serve them.
+        in which the tables serve them. `hashtable_list_ids/<name>` and
+        `<shared name>/raw_list_ids` say which ids have a row.
     """
     calls: dict[str, tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]] = {}
     for entry in registry.get_tables():
@@ -98,6 +99,7 @@ def create_assign_signatures() -> dict[str, Any]:
             entry.table.make_assign_call(),
             _make_packed_call(entry),
             _make_remove_call(entry),
+            _make_list_call(entry),
         ):
             inputs, outputs = calls.setdefault(call.signature, ({}, {}))
             inputs.update(call.inputs)
@@ -154,6 +156,18 @@ def _make_remove_call(entry: registry.Entry) -> registry.AssignCall:
     """Adds what removes rows of a model that serves to the default graph."""
     call = _Call(entry, "raw_remove", "hashtable_remove")
     return call.finish(ops.monolith_multi_hash_table_erase(entry.handle, call.ids, call.id_split))
+
+
+def _make_list_call(entry: registry.Entry) -> registry.AssignCall:
+    """Adds what says which ids have a row, part by part, to the default graph."""
+    is_set = entry.config.snapshot_format.counts_features
+    signature = f"{entry.name}/raw_list_ids" if is_set else f"hashtable_list_ids/{entry.name}"
+    inputs = {
+        name: tf.compat.v1.placeholder(tf.int64, []) for name in ("table", "place", "max_ids")
+    }
+    listed = ops.monolith_table_list_ids(entry.handle, **inputs)
+    outputs = {"id": listed.id, "next_place": listed.next_place}
+    return registry.AssignCall(signature, inputs, outputs)
 
 
 def create_variable_signatures() -> dict[str, Any]:

@@ -139,16 +139,20 @@ class _Method:
 
     def make_handler(self, requests: Requests) -> Handler:
         def handle(call: Call, content: bytes) -> None:
+            model = ""
+
             async def answer(answering: Answering) -> bytes:
+                nonlocal model
                 request = self._parse(content)
-                answering.model = _get_model(request)
+                answering.model = model = _get_model(request)
                 response = await self._run(request, _get_deadline(call))
                 return bytes(response.SerializeToString())
 
             def send(answer: bytes, error: BaseException | None) -> None:
                 if error is None:
                     asked = call.get_header(incarnation.ASK)
-                    call.answer(answer, incarnation.make_metadata(asked))
+                    own = requests.get_incarnation(model) if asked is not None else ""
+                    call.answer(answer, incarnation.make_metadata(own))
                 elif isinstance(error, status.RequestError):
                     call.refuse(error.code, error.message)
                 else:  # Nobody waits for it.

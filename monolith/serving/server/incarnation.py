@@ -1,7 +1,8 @@
-"""Lets a client know whether the server it talks to is still the one it was.
+"""Lets a client know whether the rows that it has sent to a model are still there.
 
-Who keeps a server up to date must start over when the process was started anew, even if it is
-there again before the next call. The client asks for that, so that others do not pay for it.
+Who keeps a model up to date must start over when the process was started anew, even if it is there
+again before the next call, and when the model was loaded again, be it the same version. The client
+asks for that, so that others do not pay for it.
 """
 
 import uuid
@@ -10,13 +11,16 @@ import uuid
 ASK = "monolith-ask-incarnation"
 INCARNATION = "monolith-incarnation"
 
-_ID = uuid.uuid4().hex
+
+def make_incarnation() -> str:
+    """Returns what tells a model from how it was before."""
+    return uuid.uuid4().hex
 
 
-def make_metadata(asked: str | None) -> tuple[tuple[str, str], ...]:
-    """Returns what comes with an answer: which process it is from, if the caller wants to know.
+def make_metadata(of_model: str) -> tuple[tuple[str, str], ...]:
+    """Returns what comes with an answer: which incarnation of the model it is from.
 
     Args:
-        asked: The header `ASK` of the call, None if there is none.
+        of_model: Empty: the caller has not asked, or there is no such model.
     """
-    return () if asked is None else ((INCARNATION, _ID),)
+    return ((INCARNATION, of_model),) if of_model else ()

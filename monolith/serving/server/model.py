@@ -19,6 +19,7 @@ import tensorflow as tf
 from monolith.serving.server import status, versions, warmup
 from monolith.serving.server.call_pool import CallPool
 from monolith.serving.server.config import Batching, Loading, ModelConfig
+from monolith.serving.server.incarnation import make_incarnation
 from monolith.serving.server.loaded import LoadedModel, LoadError
 from monolith.serving.server.metrics import ServerMetrics
 from monolith.serving.server.served import ServedVersion
@@ -103,6 +104,7 @@ class Model:
         self._allow_writes = allow_writes
         self._lock = threading.Lock()
         self._available: dict[int, ServedVersion] = {}
+        self._incarnation = make_incarnation()
         self._draining: list[ServedVersion] = []
         self._status: dict[int, VersionStatus] = {}
         self._failures: dict[int, _Failure] = {}
@@ -120,6 +122,11 @@ class Model:
     def is_available(self) -> bool:
         """Whether some version answers requests."""
         return bool(self._available)
+
+    @property
+    def incarnation(self) -> str:
+        """Another one each time that a version was loaded, whose rows are those of its export."""
+        return self._incarnation
 
     def start(self) -> None:
         """Begins to look for versions, in a thread of its own."""
@@ -302,6 +309,7 @@ class Model:
         )
         with self._lock:
             self._available = {**self._available, number: version}
+            self._incarnation = make_incarnation()
         self._set_status(number, VersionStatus(State.AVAILABLE))
         seconds = self._clock() - started_sec
         self._metrics.count_load(name, seconds=seconds)

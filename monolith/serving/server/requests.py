@@ -112,6 +112,11 @@ class Requests:
                 seconds=time.monotonic() - started_sec,
             )
 
+    def get_incarnation(self, name: str) -> str:
+        """Returns what tells a model from how it was before; empty if there is none."""
+        model = self.models.models.get(name)
+        return "" if model is None else model.incarnation
+
     async def predict(
         self, request: predict_pb2.PredictRequest, deadline_sec: float | None = None
     ) -> predict_pb2.PredictResponse:

@@ -93,8 +93,8 @@ class ServedVersion:
         if signature.name in self._model.writing and not self._allow_writes:
             raise status.RequestError(
                 status.Code.PERMISSION_DENIED,
-                f"This server does not let clients call {signature.name!r}, which changes the "
-                "model's tables; start it with --allow-writes.",
+                f"This server does not let clients call {signature.name!r}, which changes or lists "
+                "the rows of the model's tables; start it with --allow-writes.",
             )
         inputs = signature.complete(arrays)
         batcher, rows = self._find_batcher(signature, outputs, inputs)

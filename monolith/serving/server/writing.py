@@ -1,5 +1,8 @@
 """Which functions of a model change its tables, so that not every client may call them.
 
+Those that list the ids of tables are among them: they are for who changes tables, and ids may be
+those of people.
+
 What a function is called says little, so its graph is looked at: it writes if what it gives, or
 what that waits for, needs an op that writes rows or files of tables. The function that overwrites
 variables is known by its name: models of others write variables in functions that are for anybody.
@@ -16,13 +19,13 @@ from typing import Any
 VARIABLES_ASSIGN = "variables_assign"
 
 _WRITING_OP = re.compile(
-    r"Monolith\w*Table\w*(Assign|Erase|Evict|ForgetTouched|Optimize|Reinitialize|Restore"
+    r"Monolith\w*Table\w*(Assign|Erase|Evict|ForgetTouched|ListIds|Optimize|Reinitialize|Restore"
     r"|Save(?!AsTensor)|TrackTouched)\w*"
 )
 
 
 def is_writing_op(kind: str) -> bool:
-    """Returns whether ops of a kind change rows of tables, or write them to files."""
+    """Returns whether ops of a kind change rows of tables, write them to files, or list them."""
     return _WRITING_OP.fullmatch(kind) is not None
 
 

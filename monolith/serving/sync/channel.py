@@ -1,9 +1,13 @@
-"""Carries calls to one server, over gRPC, and notices when another server has taken its place."""
+"""Carries calls to one server, over gRPC, and notices when another server has taken its place.
+
+Another process has none of the changes that were sent, and neither has another version of the
+model. Answers to changes say which it is; while there is nothing to send, so does a short question.
+"""
 
 import dataclasses
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import grpc
@@ -29,6 +33,7 @@ _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 # These say that a server may have gone; after others it is the same as before.
 _MAYBE_ANOTHER = (grpc.StatusCode.UNAVAILABLE,)
+_AVAILABLE = get_model_status_pb2.ModelVersionStatus.AVAILABLE
 # These come from this side: nobody has answered.
 _SILENCE = (
     grpc.StatusCode.UNAVAILABLE,
@@ -88,12 +93,14 @@ class SyncChannel:
         self._told: tuple[grpc.StatusCode, str] | None = None
         self._metrics = metrics.get_cli(metrics.get_metric_prefix())
 
-    def answers(self) -> bool:
-        """Returns whether the server says anything at all to a short question."""
+    def ask(self) -> Answer:
+        """Asks a short question: whether the server is there, with the model, and the same one."""
         request = get_model_status_pb2.GetModelStatusRequest()
         request.model_spec.name = self.target.model
         answer = self.call(_STATUS, request.SerializeToString(), untold=tuple(grpc.StatusCode))
-        return not answer.is_silence
+        if answer.is_ok and _read_available_version(answer.response) is None:
+            return Answer(grpc.StatusCode.FAILED_PRECONDITION, "No version is available.")
+        return answer
 
     def predict(
         self,
@@ -144,21 +151,21 @@ class SyncChannel:
             if code not in untold:
                 self._tell(code, details)
             return Answer(code, details)
-        is_other = False
         if method == _PREDICT:
             # That a server answers other questions does not say that it takes changes.
             self._tell(grpc.StatusCode.OK, "")
-            is_other = self._note(response, call)
+        read_version = _VERSION_READERS.get(method)
+        version = None if read_version is None else read_version(response)
+        is_other = version is not None and self._note(version, call)
         return Answer(grpc.StatusCode.OK, "", is_other, response)
 
     def close(self) -> None:
         """Ends the connection."""
         self._channel.close()
 
-    def _note(self, response: bytes, call: Any) -> bool:
+    def _note(self, version: int, call: Any) -> bool:
         """Returns whether the one who has answered is another than before."""
         incarnation = dict(call.trailing_metadata() or ()).get(INCARNATION, "")
-        version = predict_pb2.PredictResponse.FromString(response).model_spec.version.value
         known, self._known = self._known, (incarnation, version)
         # A server that does not say who it is may be another after each time it was away.
         was_away, self._was_away = self._was_away and not incarnation, False
@@ -179,3 +186,21 @@ class SyncChannel:
             code.name,
             details,
         )
+
+
+def _read_version_used(response: bytes) -> int:
+    return int(predict_pb2.PredictResponse.FromString(response).model_spec.version.value)
+
+
+def _read_available_version(response: bytes) -> int | None:
+    """Returns the version that answers who names none, as changes do; None if there is none."""
+    status = get_model_status_pb2.GetModelStatusResponse.FromString(response)
+    found = [s.version for s in status.model_version_status if s.state == _AVAILABLE]
+    return max(found, default=None)
+
+
+# Answers that say of which version they are.
+_VERSION_READERS: dict[str, Callable[[bytes], int | None]] = {
+    _PREDICT: _read_version_used,
+    _STATUS: _read_available_version,
+}

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from monolith.core import metrics
@@ -38,7 +39,11 @@ class SyncSteps:
         self._targets = tf.compat.v1.placeholder(tf.string, [None], name="sync_targets")
         self._arrived = tf.compat.v1.placeholder(tf.bool, [None], name="sync_arrived")
         self._over = tf.compat.v1.placeholder(tf.bool, [None], name="sync_start_over")
-        self._gathers, self._settles = [], []
+        self._target = tf.compat.v1.placeholder(tf.string, [1], name="sync_target")
+        self._ids = tf.compat.v1.placeholder(tf.int64, [None], name="sync_ids")
+        self._place = tf.compat.v1.placeholder(tf.int64, [], name="sync_next_place")
+        self._known = tf.compat.v1.placeholder(tf.bool, [], name="sync_is_known")
+        self._gathers, self._settles, self._compares = [], [], []
         self._takes: dict[bool, list[Any]] = {False: [], True: []}
         for client in clients:
             with tf.device(client.device):
@@ -46,12 +51,17 @@ class SyncSteps:
                 for packed, takes in self._takes.items():
                     takes.append(
                         ops.monolith_parameter_sync_take(
-                            client, self._targets, ASSIGN_SIGNATURE, packed=packed
+                            client, self._targets, ASSIGN_SIGNATURE, packed=packed, lists=True
                         )
                     )
                 self._settles.append(
                     ops.monolith_parameter_sync_settle(
                         client, self._targets, self._arrived, self._over
+                    )
+                )
+                self._compares.append(
+                    ops.monolith_parameter_sync_compare(
+                        client, self._target, self._ids, self._place, self._known
                     )
                 )
 
@@ -85,6 +95,26 @@ class SyncSteps:
         """Says whether they have arrived, and whether the server needs everything."""
         feeds = {self._targets: [target], self._arrived: [has_arrived], self._over: [start_over]}
         self._call(self._settles[number], feeds)
+
+    def compare(
+        self, number: int, target: str, ids: np.ndarray, next_place: int, is_known: bool
+    ) -> None:
+        """Hands over which ids a server has, so that it loses those without a row here.
+
+        Args:
+            number: Which of the clients.
+            target: The server.
+            ids: Some of its ids, of the table that it was asked for.
+            next_place: Where they go on, -1 if there are no more.
+            is_known: Whether it knows how to answer.
+        """
+        feeds = {
+            self._target: [target],
+            self._ids: ids,
+            self._place: next_place,
+            self._known: is_known,
+        }
+        self._call(self._compares[number], feeds)
 
     def _call(self, fetches: Any, feeds: dict[Any, Any]) -> Any:
         assert self.run is not None, "nobody runs the graph yet"
@@ -123,6 +153,7 @@ class RowPusher:
         self._hit_rate = lookup_counts.HitRate()
         self._senders: dict[str, RowSender] = {}
         self._problem = ""
+        self._late: list[str] = []  # Servers that did not have everything in the last round.
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"sync_{self._part}", daemon=True)
 
@@ -157,7 +188,7 @@ class RowPusher:
         for sender in self._senders.values():
             sender.close()
         if not is_done:
-            late = [name for name, lag in self.get_lags().items() if lag > _FLUSH_POLL_SEC]
+            late = self._late
             logger.warning(
                 "%s of this training ends before all servers have its last rows: %s; they get the "
                 "rest from the next export, or from the next training",
@@ -205,4 +236,5 @@ class RowPusher:
         hit_rate = self._hit_rate.take()
         if hit_rate is not None:
             self._metrics.emit_store("lookup_fid_hit_rate", hit_rate, {"part": self._part})
-        return all(is_caught_up for _, is_caught_up in progress.values())
+        self._late = [name for name, (_, is_caught_up) in progress.items() if not is_caught_up]
+        return not self._late

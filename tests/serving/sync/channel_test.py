@@ -4,6 +4,7 @@ Covers monolith/serving/server/incarnation.py.
 """
 
 import logging
+import time
 
 import grpc
 import pytest
@@ -31,6 +32,19 @@ def test_another_server_is_noticed():
         assert [ask(channel).is_other_server for _ in range(2)] == [True, False]
         server.version = 2  # Its rows come from another export.
         assert [ask(channel).is_other_server for _ in range(2)] == [True, False]
+        channel.close()
+
+
+def test_a_short_question_says_it_too():
+    with RowServer() as server:
+        channel = SyncChannel(server.target, CONFIG)
+        assert not ask(channel).is_other_server
+        assert not channel.ask().is_other_server
+        server.incarnation = "second"
+        assert [channel.ask().is_other_server for _ in range(2)] == [True, False]
+        assert not ask(channel).is_other_server
+        server.version = 2
+        assert [channel.ask().is_other_server for _ in range(2)] == [True, False]
         channel.close()
 
 
@@ -64,6 +78,42 @@ def test_our_server_says_who_it_is(tmp_path):
         incarnation, version = channel._known
         assert len(incarnation) == 32
         assert version == 1
+        # The same in other words, until it has another export.
+        answer = channel.ask()
+        assert (answer.is_ok, answer.is_other_server) == (True, False), answer.details
+        serving.save_model(tmp_path / "2")
+        while not answer.is_other_server:
+            answer = channel.ask()
+        assert channel._known is not None
+        assert channel._known[0] != incarnation
+        assert channel._known[1] == 2
+        assert not channel.predict("serving_default", body.SerializeToString(), 1).is_other_server
+        channel.close()
+
+
+def test_a_model_that_is_not_there_confirms_nothing(tmp_path):
+    with serving.serving(tmp_path) as (server, _):
+        for name in ("m", "other"):
+            channel = SyncChannel(Target(f"127.0.0.1:{server.port}", name), CONFIG)
+            answer = channel.ask()
+            assert (answer.is_ok, answer.is_silence) == (False, False)
+            channel.close()
+
+
+def test_a_version_that_is_loaded_again_is_another(tmp_path):
+    serving.save_model(tmp_path / "1")
+    with serving.serving(tmp_path) as (server, client):
+        channel = SyncChannel(Target(f"127.0.0.1:{server.port}", "m"), CONFIG)
+        assert channel.ask().is_ok
+        (tmp_path / "1").rename(tmp_path / "away")
+        serving.save_model(tmp_path / "2")
+        while client.get_states().get(1) == "AVAILABLE":
+            time.sleep(0.02)
+        (tmp_path / "2").rename(tmp_path / "gone")
+        (tmp_path / "away").rename(tmp_path / "1")
+        while client.get_states().get(1) != "AVAILABLE":
+            time.sleep(0.02)
+        assert [channel.ask().is_other_server for _ in range(2)] == [True, False]
         channel.close()
 
 

@@ -9,7 +9,7 @@ from support.row_server import RowServer
 
 from monolith.core import metrics
 from monolith.embedding.tables import single
-from monolith.serving.sync import client_ops
+from monolith.native import ops
 from monolith.serving.sync.config import SyncConfig
 from monolith.serving.sync.pusher import RowPusher, SyncSteps
 
@@ -33,12 +33,17 @@ class Backend:
 class Training:
     """A table of one number in each row, to which each update adds 1; a context."""
 
-    def __init__(self, backend, config=CONFIG):
-        client = client_ops.parameter_sync_client_from_config(name_suffix="t")
-        self.table = single.test_hash_table(1, sync_client=client, name_suffix="t")
+    def __init__(self, backend, config=CONFIG, capacity=1000, **settings):
+        client = ops.monolith_parameter_sync_client(shared_name="client", capacity=capacity)
+        self.table = single.test_hash_table(1, sync_client=client, name_suffix="t", **settings)
         self._ids = tf.compat.v1.placeholder(tf.int64, [None])
+        self._day = tf.compat.v1.placeholder(tf.int64, [])
         grads = -tf.ones([tf.size(self._ids), 1])
-        self._update = self.table.apply_gradients(self._ids, grads, global_step=0).as_op()
+        day_sec = 24 * 60 * 60
+        self._update = self.table.apply_gradients(
+            self._ids, grads, global_step=0, req_time=self._day * day_sec
+        ).as_op()
+        self._evict = ops.monolith_hash_table_evict(self.table.table, self._day * day_sec).evicted
         self.session = tf.compat.v1.Session()
         self.session.run(self.table.as_op())
         steps = SyncSteps([client], self.session.run)
@@ -50,8 +55,11 @@ class Training:
     def __exit__(self, *unused):
         self.session.close()
 
-    def update(self, *ids):
-        self.session.run(self._update, {self._ids: ids})
+    def update(self, *ids, day=1):
+        self.session.run(self._update, {self._ids: ids, self._day: day})
+
+    def evict(self, day):
+        return self.session.run(self._evict, {self._day: day})
 
 
 def wait_for(condition):
@@ -75,17 +83,67 @@ def test_all_servers_get_rows_also_one_that_comes_later_or_was_replaced():
         training.update(2, 3)
         for server in (first, second, late):
             wait_for(lambda server=server: server.rows == {1: 1.0, 2: 2.0, 3: 1.0})
-        # A process that took the place of one has nothing; it is noticed with the next rows.
+        # A process that took the place of one has nothing; it is noticed while no row changes.
         second.rows.clear()
         second.incarnation = "another"
+        wait_for(lambda: second.rows == {1: 1.0, 2: 2.0, 3: 1.0})
+        # And so is another export.
+        second.rows.clear()
+        second.version = 2
+        wait_for(lambda: second.rows == {1: 1.0, 2: 2.0, 3: 1.0})
         training.update(3)
-        wait_for(lambda: second.rows == {1: 1.0, 2: 2.0, 3: 2.0})
         backend.servers.remove(first)
         wait_for(lambda: first.target.name not in training.pusher.get_lags())
         training.update(1)
         assert training.pusher.close()
         assert late.rows == {1: 2.0, 2: 2.0, 3: 2.0}
         assert first.rows[1] == 1.0
+
+
+def test_rows_that_go_beyond_the_capacity_go_from_servers():
+    with contextlib.ExitStack() as stack:
+        live, old, late = (stack.enter_context(RowServer()) for _ in range(3))
+        old.lists_ids = False
+        backend = Backend(live, old)
+        training = stack.enter_context(Training(backend, capacity=8, expire_time=1))
+        training.pusher.start()
+        training.update(*range(20))
+        for server in (live, old):
+            wait_for(lambda server=server: len(server.rows) == 20)
+        training.update(7, day=9)
+        assert training.evict(day=9) == 19
+        for server in (live, old):
+            wait_for(lambda server=server: server.rows[7] == 2.0)
+        wait_for(lambda: live.rows == {7: 2.0})
+        assert max(live.listed) == 2  # A quarter of the capacity.
+        # One that comes with an older export loses what has expired since.
+        late.rows = dict.fromkeys(range(15), 1.0)
+        backend.servers.append(late)
+        wait_for(lambda: late.rows == {7: 2.0})
+        # Whose export is of an older version gets rows, as ever, and keeps those that are gone.
+        training.update(8)
+        wait_for(lambda: old.rows.get(8) == 1.0)
+        assert training.pusher.close()
+        assert live.rows == late.rows == {7: 2.0, 8: 1.0}
+        assert len(old.rows) == 20
+
+
+def test_ids_that_the_filter_holds_back_take_no_room(monkeypatch):
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(RowServer())
+        training = stack.enter_context(
+            Training(Backend(server), capacity=8, enable_hash_filter=True, occurrence_threshold=3)
+        )
+        for _ in range(4):
+            training.update(1, 2, 3)
+        training.pusher.start()
+        wait_for(lambda: server.rows.keys() == {1, 2, 3} and server.listed)
+        server.rows[1] = 77.0  # A walk would overwrite it.
+        training.update(2, *range(100, 140))
+        rows = dict(server.rows)
+        wait_for(lambda: server.rows[2] == rows[2] + 1)
+        assert training.pusher.close()
+        assert server.rows == {1: 77.0, 2: rows[2] + 1, 3: rows[3]}
 
 
 def test_a_server_that_hangs_holds_up_nobody_and_gets_all_in_the_end():

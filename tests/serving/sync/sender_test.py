@@ -57,6 +57,32 @@ class OneRow:
         self.start_overs += start_over
 
 
+class OneQuestion(OneRow):
+    """Has nothing to send, and one question for ids.
+
+    Attributes:
+        answers: The ids, where they go on, and whether the server knows how to answer.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.is_due = False
+        self.answers = []
+
+    def take(self, number, target, packed):
+        if self.is_due:
+            return super().take(number, target, packed)
+        if self.answers:
+            return []
+        request = predict_pb2.PredictRequest()
+        for name, value in {"table": 0, "place": 0, "max_ids": 2}.items():
+            request.inputs[name].CopyFrom(tf.make_tensor_proto(np.int64(value)))
+        return [("hashtable_list_ids/MonolithHashTable_t", request.SerializeToString(), 0)]
+
+    def compare(self, number, target, ids, next_place, is_known):
+        self.answers.append((ids.tolist(), next_place, is_known))
+
+
 @pytest.fixture
 def start():
     """Starts a sender that looks for something to send all the time."""
@@ -101,10 +127,14 @@ def test_a_server_that_takes_no_packed_rows_gets_floats(start, caplog):
 
 def test_rows_are_not_taken_for_a_server_that_is_silent(start, monkeypatch):
     questions = []
-    answers = SyncChannel.answers
-    monkeypatch.setattr(
-        SyncChannel, "answers", lambda self: questions.append(answers(self)) or questions[-1]
-    )
+    ask = SyncChannel.ask
+
+    def note(self):
+        answer = ask(self)
+        questions.append(answer.is_ok)
+        return answer
+
+    monkeypatch.setattr(SyncChannel, "ask", note)
     steps = OneRow()
     # As a process that is stopped: connections are taken by the system, and nobody reads.
     with socket.socket() as silent:
@@ -118,3 +148,86 @@ def test_rows_are_not_taken_for_a_server_that_is_silent(start, monkeypatch):
         server.takes_packed = True
         wake_until(sender, lambda: server.rows == {7: 1.5})
         assert True in questions
+
+
+class TestWithNothingToSend:
+    @pytest.fixture
+    def idle(self):
+        steps = OneRow()
+        steps.is_due = False
+        return steps
+
+    @pytest.mark.parametrize("change", [{"incarnation": "second"}, {"version": 2}])
+    def test_another_server_is_noticed(self, idle, start, change):
+        with RowServer() as server:
+            sender = start(idle, server.target)
+            wake_until(sender, lambda: server.questions >= 2)
+            assert idle.start_overs == 0
+            for name, value in change.items():
+                setattr(server, name, value)
+            wake_until(sender, lambda: server.rows == {7: 1.5})
+            assert idle.start_overs == 1
+
+    def test_a_server_is_fresh_when_it_says_so(self, idle, start):
+        with RowServer() as server:
+            server.hold.clear()
+            sender = start(idle, server.target)
+            before_sec = sender.fresh_as_of_sec
+            wake_until(sender, lambda: server.questions == 1)
+            assert sender.fresh_as_of_sec == before_sec
+            server.hold.set()
+            wake_until(sender, lambda: sender.fresh_as_of_sec > before_sec)
+            port = server.port
+        gone_sec = time.monotonic()
+        for _ in range(20):
+            sender.wake(time.monotonic())
+            time.sleep(0.01)
+        assert sender.fresh_as_of_sec <= gone_sec
+        with RowServer(port):
+            wake_until(sender, lambda: sender.fresh_as_of_sec > gone_sec)
+
+    def test_who_takes_rows_is_asked_nothing_else(self, start):
+        steps = OneRow()
+        with RowServer() as server:
+            sender = start(steps, server.target)
+            sender.wake(time.monotonic())
+            wait_for(lambda: server.rows == {7: 1.5} and not steps.is_due)
+            time.sleep(0.1)
+            assert server.questions == 0
+
+
+class TestIdsOfAServer:
+    def test_they_are_handed_over(self, start):
+        steps = OneQuestion()
+        with RowServer() as server:
+            server.rows = {3: 1.0, 5: 1.0, 8: 1.0}
+            sender = start(steps, server.target)
+            wake_until(sender, lambda: steps.answers)
+        assert steps.answers == [([3, 5], 6, True)]
+
+    def test_an_older_export_does_not_know_them_which_is_said_once(self, start, caplog):
+        steps = OneQuestion()
+        with RowServer() as server:
+            server.lists_ids = False
+            sender = start(steps, server.target)
+            for _ in range(2):
+                wake_until(sender, lambda: steps.answers == [([], 0, False)])
+                steps.answers.clear()
+            steps.answers.append(None)
+            steps.is_due = True
+            wake_until(sender, lambda: server.rows == {7: 1.5})
+        said = [r.getMessage() for r in caplog.records if "does not say" in r.getMessage()]
+        assert len(said) == 1
+        assert "which rows it has; export its model with this version: The model has no" in said[0]
+
+    def test_those_of_another_server_do_not_count(self, start):
+        steps = OneQuestion()
+        steps.is_due = True
+        with RowServer() as server:
+            sender = start(steps, server.target)
+            wake_until(sender, lambda: len(steps.answers) == 1)
+            server.incarnation = "second"
+            steps.answers.clear()
+            wake_until(sender, lambda: steps.start_overs == 1 and steps.answers)
+            # After the rows that it got then.
+            assert steps.taken == ["packed", "floats", "packed", "floats"]
