@@ -24,12 +24,19 @@ from tensorflow.python.data.ops import dataset_ops
 import monolith.data.flags  # noqa: F401 - defines the flags
 from monolith import errors
 from monolith.data import (
+    dataset_methods,
     division,
     files,
     kafka_messages,
     kafka_topics,
     path_patterns,
     record_files,
+)
+from monolith.data.dataset_methods import (  # noqa: F401
+    OUTPUT_PB_TYPE_GRAPH_KEY,
+    POOL_KEY,
+    CacheOneDataset,
+    TransformDataset,
 )
 from monolith.data.framing import Framing
 from monolith.data.record_types import (
@@ -44,6 +51,8 @@ from monolith.data.record_types import (
 _ALIASES = ("topics_or_files", "buffer_size_or_group_id", "input_pb_type_or_servers")
 _KAFKA_ARGUMENTS = {"topics", "group_id", "servers"}
 
+dataset_methods.attach()
+
 
 class DatasetMetaclass(type):
     """Makes `PBDataset(...)` a dataset of the kind that its arguments ask for."""
@@ -55,6 +64,11 @@ class DatasetMetaclass(type):
                 if len(given) != number:
                     raise errors.ConfigError(f"`{alias}` is given twice, or one before it is not.")
                 given.append(kwargs.pop(alias))
+        from_kafka = {name: _get_flag(f"kafka_{name}") for name in _KAFKA_ARGUMENTS}
+        if all(from_kafka.values()):
+            for name in ("file_name", "patterns", *_KAFKA_ARGUMENTS):
+                kwargs.pop(name, None)
+            return KafkaDataset(**from_kafka, **kwargs)
         patterns = flags.FLAGS["dataset_input_patterns"].value
         if patterns:
             for name in ("file_name", "patterns", *_KAFKA_ARGUMENTS):
@@ -87,7 +101,9 @@ class PBDataset(metaclass=DatasetMetaclass):
     | a list of patterns, or `patterns` | `DistributedFilePBDataset` |
     | topics, group and servers | `KafkaDataset` |
 
-    The flag `--dataset_input_patterns` has it read those files instead.
+    The flag `--dataset_input_patterns` has it read those files instead. If the program has flags
+    `kafka_topics`, `kafka_group_id` and `kafka_servers`, and all are set, it reads these topics,
+    with those arguments that have a name and are for Kafka.
     """
 
     gen_patterns = staticmethod(path_patterns.gen_patterns)
@@ -107,7 +123,8 @@ class FilePBDataset(_Dataset):
     Args:
         file_name: The file; standard input, if it is empty.
         buffer_size: How many bytes are read at once; 1 MiB, if it is None.
-        input_pb_type: What a record is; an Instance, if it is None.
+        input_pb_type: What a record is; if it is None, what the flag `data_type` of the program
+            says, or an Instance.
         output_pb_type: What an element is: an Instance if records are, otherwise an Example. Rows
             of an ExampleBatch become elements of their own, unless it is `EXAMPLEBATCH`, too.
         feature_pruning_type: `AS_IS` and `PRUNING_RAW_FEATURE`: raw features are never parsed. They
@@ -115,8 +132,8 @@ class FilePBDataset(_Dataset):
         disable_iterator_save_restore: Refused if it is True: how far was read is always saved.
         use_snappy: Refused if it is True.
         compression_type: How the file is compressed.
-        framing: `has_sort_id` (True), `kafka_dump`, `kafka_dump_prefix` and `lagrangex_header`
-            (False): what stands before each record.
+        framing: `has_sort_id` (the flag `sort_id` of the program, or True), `kafka_dump`,
+            `kafka_dump_prefix` and `lagrangex_header` (False): what stands before each record.
 
     Raises:
         errors.DataError: The file is not there.
@@ -289,6 +306,7 @@ class KafkaDataset(_Dataset):
         if poll_batch_size is None:
             poll_batch_size = 16 if input_type == "examplebatch" else 128
         pace = kafka_messages.read_pace(stream_timeout, message_poll_timeout, poll_batch_size)
+        dataset_methods.note_row_type(output_type)
         codec = kafka_messages.RecordCodec(
             _make_framing(framing) if has_header else None, input_type, output_type, filter_empty
         )
@@ -355,7 +373,10 @@ def _make_settings(
         compression_type = CompressType[flag]
     if use_snappy or compression_type not in COMPRESSIONS:
         raise _refuse_compression("snappy" if use_snappy else compression_type.name.lower())
+    if input_pb_type is None and (named := _get_flag("data_type")):
+        input_pb_type = find_type(named.lower())
     types = choose_types(input_pb_type, output_pb_type)
+    dataset_methods.note_row_type(types[1])
     compression = COMPRESSIONS[compression_type]
     return _Settings(_make_framing(framing), *types, compression, buffer_size)
 
@@ -367,7 +388,14 @@ def _make_framing(settings: dict[str, bool]) -> Framing:
             f"There are no arguments {unknown}; what stands before records is said by "
             f"{', '.join(sorted(known))}."
         )
+    if "has_sort_id" not in settings and (has_sort_id := _get_flag("sort_id")) is not None:
+        settings = {**settings, "has_sort_id": has_sort_id}
     return Framing(**settings)
+
+
+def _get_flag(name: str) -> Any:
+    """Returns a flag that programs define themselves; None if this one does not."""
+    return flags.FLAGS[name].value if name in flags.FLAGS else None
 
 
 def _find_topics(

@@ -67,6 +67,41 @@ class TestFactory:
         with pytest.raises(AssertionError, match="no match files"):
             PBDataset("elsewhere")
 
+    def test_flags_of_the_program_say_which_topics(self, monkeypatch):
+        values = flags.FlagValues()
+        for name in ("kafka_topics", "kafka_group_id", "kafka_servers"):
+            flags.DEFINE_string(name, None, "", flag_values=values)
+        values.mark_as_parsed()
+        monkeypatch.setattr(record_datasets, "KafkaDataset", lambda **settings: settings)
+        for name in ("dataset_input_patterns", "dataset_input_compression_type"):
+            values[name] = flags.FLAGS[name]
+        monkeypatch.setattr(record_datasets.flags, "FLAGS", values)
+        assert isinstance(PBDataset(""), FilePBDataset)
+        values["kafka_topics"].value, values["kafka_group_id"].value = "a,b", "group"
+        assert isinstance(PBDataset(""), FilePBDataset)
+        values["kafka_servers"].value = "host:1"
+        assert PBDataset("a file", file_name="other", variant_type="example") == {
+            "topics": "a,b",
+            "group_id": "group",
+            "servers": "host:1",
+            "variant_type": "example",
+        }
+
+    def test_flags_of_the_program_say_what_records_are(self, tmp_path, monkeypatch):
+        values = flags.FlagValues()
+        flags.DEFINE_string("data_type", "Example", "", flag_values=values)
+        flags.DEFINE_bool("sort_id", False, "", flag_values=values)
+        values.mark_as_parsed()
+        for name in ("dataset_input_patterns", "dataset_input_compression_type"):
+            values[name] = flags.FLAGS[name]
+        monkeypatch.setattr(record_datasets.flags, "FLAGS", values)
+        example = example_pb2.Example(label=[1]).SerializeToString()
+        path = write(tmp_path / "a", [example], has_sort_id=False)
+        with tf.Graph().as_default() as graph:
+            PBDataset(path)
+            assert graph.get_collection(record_datasets.OUTPUT_PB_TYPE_GRAPH_KEY) == ["example"]
+        assert read(PBDataset(path)) == [example]
+
     def test_bad_arguments(self):
         with pytest.raises(errors.ConfigError, match="but got 7"):
             PBDataset(7)
