@@ -97,7 +97,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             "## Calls of ml.Table from Python",
             "",
             f"{datetime.date.today()}, `python -m benchmarks.table_calls --write`. "
-            f"Microseconds per call with dim {DIM} and {ROWS:,} rows, medians of {args.rounds} rounds in turns.",
+            f"Microseconds per call with dim {DIM} and {ROWS:,} rows, medians of {args.rounds} "
+            "rounds in turns.",
             "",
             report.table(["eager call", "ml.Table", "tf.Variable", "ours / theirs", ""], rows),
         ]

@@ -26,14 +26,14 @@ def row(
             found = worker.fetch_features([feature], [row_id])
             known = sorted(worker.features)
     except errors.ConfigError as error:
-        typer.echo(f"monolith: {error}", err=True)
+        typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     if feature not in known:
         typer.echo(
-            f"monolith: The job has no feature {feature!r}; it has {', '.join(known)}.", err=True
+            f"error: The job has no feature {feature!r}; it has {', '.join(known)}.", err=True
         )
         raise typer.Exit(1)
     if not found:
-        typer.echo(f"monolith: Feature {feature!r} has no row of id {row_id}.", err=True)
+        typer.echo(f"error: Feature {feature!r} has no row of id {row_id}.", err=True)
         raise typer.Exit(1)
     typer.echo(found[feature][row_id], nl=False)

@@ -45,7 +45,7 @@ def status(
     """
     if "://" not in model_dir and not os.path.isdir(model_dir):
         typer.echo(
-            f"monolith: There is no directory {model_dir!r}; give the model directory.", err=True
+            f"error: There is no directory {model_dir!r}; give the model directory.", err=True
         )
         raise typer.Exit(1)
     with quiet.silenced_stderr():
@@ -78,7 +78,7 @@ def status(
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except tf.errors.OpError as error:
-        typer.echo(f"monolith: {model_dir} cannot be read: {error.message}", err=True)
+        typer.echo(f"error: {model_dir} cannot be read: {error.message}", err=True)
         raise typer.Exit(1) from None
 
 

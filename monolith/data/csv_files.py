@@ -356,6 +356,11 @@ def _expectation(feature: Feature, separator: str) -> str:
 
 
 def _check_separators(delimiter: str, list_separator: str) -> None:
+    if isinstance(delimiter, str) and len(delimiter) > 1:
+        raise errors.ConfigError(
+            f"The delimiter must be one character, got {delimiter!r}; replace it in the files "
+            "by a tab first, for example with sed, and give delimiter='\\t'."
+        )
     if (
         not isinstance(delimiter, str)
         or not isinstance(list_separator, str)

@@ -93,6 +93,11 @@ def _convert(ids: Any) -> tf.Tensor:
         return tf.zeros(array.shape, tf.int64)
     if array.dtype.kind in "USO" and all(isinstance(x, str | bytes) for x in array.flat):
         return string_ids.hash_strings(array)
+    if array.dtype == object:  # NumPy has no type for it.
+        others = [x for x in array.flat if not isinstance(x, int) or not -(2**63) <= x < 2**64]
+        raise errors.ConfigError(
+            f"Ids must be integers of 64 bits or strings, got {(others or array.tolist())[0]!r}."
+        )
     raise _refuse(str(array.dtype))
 
 

@@ -78,6 +78,14 @@ def find_train_step() -> types.FrameType | None:
     return None
 
 
+def is_exporting() -> bool:
+    """Returns whether a model is being called because Keras exports it."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and not _get_module(frame).startswith("keras.src.export."):
+        frame = frame.f_back
+    return frame is not None
+
+
 def is_of_keras(frame: types.FrameType) -> bool:
     """Returns whether Keras' own code runs in a frame."""
     return _get_module(frame).startswith("keras.")

@@ -27,7 +27,7 @@ from tensorflow.python.ops import control_flow_util
 
 from monolith import errors
 from monolith.data import string_ids
-from monolith.embedding import optimizers, table_ids
+from monolith.embedding import optimizers, table_ids, table_in_keras
 from monolith.embedding.table import Table
 from monolith.keras.combining import COMBINERS, join, to_bags, to_single_ids
 from monolith.keras.rows import Rows
@@ -114,6 +114,7 @@ class Embedding(keras.layers.Layer):
         self.rows.users.add(self)
         if not self.trainable:
             self.rows.trainable = False
+        self._has_seen_ragged = False
         self.built = True
 
     @property
@@ -174,6 +175,8 @@ class Embedding(keras.layers.Layer):
         )
 
     def compute_output_spec(self, inputs: Any) -> Any:
+        flat = keras.tree.flatten(inputs)
+        self._has_seen_ragged |= any(getattr(each, "ragged", False) for each in flat)
         return keras.tree.map_structure(self._make_spec, inputs)
 
     def get_config(self) -> dict[str, Any]:
@@ -245,6 +248,7 @@ class Embedding(keras.layers.Layer):
         """Returns the rows of each input, combined; `salts` tell which kind of ids it has."""
         if self.trainable:
             self.rows.check_training()
+        self._check_export(inputs)
         ids = [self._to_ids(given) for given in inputs]
         if self.combiner is None or all(_is_dense(each) and each.shape.rank == 1 for each in ids):
             # A single row is its own sum and mean.
@@ -296,6 +300,18 @@ class Embedding(keras.layers.Layer):
         combined = shape[:-1] if len(shape) > 1 else shape
         is_ragged = is_ragged and len(combined) > 1
         return keras.KerasTensor((*combined, dim), dtype=self._row_dtype, ragged=is_ragged)
+
+    def _check_export(self, inputs: list[Any]) -> None:
+        is_ragged = any(isinstance(each, tf.RaggedTensor) for each in inputs)
+        self._has_seen_ragged |= is_ragged
+        is_padded = self._has_seen_ragged and not is_ragged and not self.mask_zero
+        if is_padded and table_in_keras.is_exporting():
+            raise errors.ConfigError(
+                f"Embedding '{self.name}' is given ragged ids, of which export() makes dense ones, "
+                "whose padding would count as an id; hand keras.export.ExportArchive a function "
+                "with a tf.RaggedTensorSpec, or train with ids that are padded by 0, and "
+                "mask_zero=True."
+            )
 
     def _check_place(self) -> None:
         graph = tf.compat.v1.get_default_graph()

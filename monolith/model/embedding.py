@@ -89,6 +89,11 @@ class Embedding:
         compressor: Any = "fp32",
         storage: str = "float32",
     ) -> None:
+        if isinstance(features, int):
+            raise errors.ConfigError(
+                f"Embedding has no vocabulary to give, but features to name: Embedding(['user'], "
+                f"{dim}) in place of Embedding({features}, {dim})."
+            )
         self._features = _check_features(features)
         self._dim = _check_positive("dim", dim)
         if optimizer is not None:
@@ -167,6 +172,8 @@ class _RowSettings:
 
     @classmethod
     def of(cls, admit_after: int, expire_after_days: int | None, storage: str) -> "_RowSettings":
+        if expire_after_days is not None:
+            _check_positive("expire_after_days", expire_after_days)
         settings = cls(admit_after, expire_after_days, storage)
         settings.make_config()  # Refuses what is out of range.
         if admit_after > _LARGEST_ADMIT_AFTER:

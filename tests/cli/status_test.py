@@ -149,7 +149,7 @@ def join(model_dir, role="worker", index=0, **details):
 def test_missing_directory(tmp_path):
     code, _, err = run(tmp_path / "missing")
     assert code == 1
-    assert err.startswith("monolith: There is no directory ")
+    assert err.startswith("error: There is no directory ")
 
 
 def test_empty_directory(tmp_path):

@@ -192,6 +192,11 @@ def test_bad_separators_are_refused(delimiter, separator):
         csv_files.dataset("x", SCHEMA, delimiter=delimiter, list_separator=separator)
 
 
+def test_a_long_delimiter_has_a_way_out():
+    with pytest.raises(errors.ConfigError, match="got '::'; replace it in the files by a tab"):
+        csv_files.dataset("x", SCHEMA, delimiter="::")
+
+
 @pytest.mark.parametrize("names", [[], "user", ["user", 7]])
 def test_bad_column_names_are_refused(names):
     with pytest.raises(errors.ConfigError, match="column_names are a list of names"):

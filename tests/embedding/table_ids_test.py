@@ -100,9 +100,13 @@ def test_lists_of_different_lengths():
         table_ids.to_ids([[1, 2], [3]])
 
 
-def test_integers_of_more_than_64_bits():
-    with pytest.raises(errors.ConfigError, match="Ids must be integers or strings, got object"):
-        table_ids.to_ids([2**64])
+@pytest.mark.parametrize(
+    ("ids", "shown"),
+    [([2**64], 2**64), ([1, 2**70], 2**70), (None, None), ([7, None], None)],
+)
+def test_what_is_no_integer_of_64_bits_is_shown(ids, shown):
+    with pytest.raises(errors.ConfigError, match=f"of 64 bits or strings, got {shown}\\."):
+        table_ids.to_ids(ids)
 
 
 def test_symbolic_inputs_of_keras():

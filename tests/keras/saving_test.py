@@ -253,3 +253,20 @@ def test_callbacks_that_save(tmp_path):
     model.fit(DATA, LABELS, epochs=2, callbacks=[keep], verbose=0)
     loaded = keras.models.load_model(tmp_path / "best.keras")
     assert len(find_layers(loaded)[0].table) == len(find_layers(model)[0].table)
+
+
+@pytest.mark.parametrize("mask_zero", [False, True])
+def test_export_of_ragged_inputs_is_refused_where_padding_would_count(mask_zero, tmp_path):
+    ids = keras.Input((None,), dtype="int64", ragged=True)
+    embed = Embedding(2, optimizers.SGD(1.0), "mean", mask_zero=mask_zero)
+    model = keras.Model(ids, keras.layers.Dense(1)(embed(ids)))
+    embed.table.assign([1, 2], [[1.0, 2.0], [3.0, 4.0]])
+    if not mask_zero:
+        with pytest.raises(errors.ConfigError, match="hand keras"):
+            model.export(tmp_path / "served", verbose=False)
+        return
+    model.export(tmp_path / "served", verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "served"))
+    padded = served.serve(tf.constant([[1, 2], [1, 0]], tf.int64))
+    ragged = model(tf.ragged.constant([[1, 2], [1]], dtype=tf.int64))
+    np.testing.assert_allclose(padded, ragged, rtol=1e-6)

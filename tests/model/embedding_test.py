@@ -110,7 +110,7 @@ class TestBadSettings:
         ("arguments", "message"),
         [
             (([], 8), "name of a feature or a list of names"),
-            ((7, 8), "name of a feature or a list of names"),
+            (((7,), 8), "name of a feature or a list of names"),
             ((["user", "user"], 8), "names a feature twice"),
             (("user", 0), "`dim` of an Embedding must be a positive int, got 0"),
             (("user", 2.5), "`dim` of an Embedding"),
@@ -128,13 +128,18 @@ class TestBadSettings:
             ({"max_length": 0}, "`max_length` of an Embedding must be a positive int"),
             ({"admit_after": -1}, "admit_after"),
             ({"admit_after": 16}, "admit_after"),
-            ({"expire_after_days": 0}, "expire_after_days"),
+            ({"expire_after_days": 0}, "`expire_after_days` of an Embedding must be"),
+            ({"expire_after_days": 0.5}, "`expire_after_days` of an Embedding must be"),
             ({"optimizer": "adagrad"}, "must be one such as ml.Adagrad"),
         ],
     )
     def test_settings(self, settings, message):
         with pytest.raises(errors.ConfigError, match=message):
             Embedding("user", 8, **settings)
+
+    def test_a_vocabulary_is_not_given(self):
+        with pytest.raises(errors.ConfigError, match=r"Embedding\(\['user'\], 32\) in place of"):
+            Embedding(1000, 32)
 
     def test_a_feature_that_the_batch_does_not_have(self, build):
         with pytest.raises(errors.ConfigError, match=r"uses feature 'usr'.*did you mean 'user'"):
