@@ -128,13 +128,13 @@ class TestDistributedTrain:
             missing = run_row(model_dir, "feature", "2")
             assert (missing.exit_code, missing.output) == (
                 1,
-                "monolith: Feature 'feature' has no row of id 2.\n",
+                "error: Feature 'feature' has no row of id 2.\n",
             )
             # An id above 2^63 is negative, which is no option of the command.
             negative = run_row(model_dir, "feature", "-1")
             assert (negative.exit_code, negative.output) == (
                 1,
-                "monolith: Feature 'feature' has no row of id -1.\n",
+                "error: Feature 'feature' has no row of id -1.\n",
             )
             unknown = run_row(model_dir, "test", "0")
             assert unknown.exit_code == 1
@@ -204,4 +204,4 @@ def test_job_that_never_ran(tmp_path):
         debugging_server.DebuggingWorker(str(tmp_path))
     refused = run_row(str(tmp_path), "feature", "1")
     assert refused.exit_code == 1
-    assert refused.output.startswith("monolith: There is no")
+    assert refused.output.startswith("error: There is no")

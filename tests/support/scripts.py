@@ -14,6 +14,8 @@ import sys
 
 from support import jobs
 
+from monolith.cli import app
+
 
 def run(directory, function, *args):
     """Calls a function of this module in a new process; returns what it has printed.
@@ -61,3 +63,10 @@ def _run_program(directory, path):
     sys.argv = [path]
     sys.path.insert(0, os.path.dirname(path))
     runpy.run_path(path, run_name="__main__")
+
+
+def run_command(directory, arguments):
+    """Does what `monolith ARGUMENTS` does, in this process."""
+    os.chdir(directory)
+    sys.argv = ["monolith", *arguments]
+    app.main()
