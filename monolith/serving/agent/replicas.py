@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 TargetExtraInfo = parameter_sync_pb2.ClientConfig.TargetExtraInfo
 
+_ENTRY = "entry"
 _ENTRY_DIGITS = 11
 _POLL_SEC = 60.0
 _REPAIR_SEC = 10.0
@@ -110,9 +111,13 @@ class ReplicaWatcher:
             if path.task == f"{server_type}:{task}"
         }
 
-    def to_sync_wrapper(self) -> "SyncBackendWrapper":
-        """Returns what training asks where to send updates."""
-        return SyncBackendWrapper(self)
+    def to_sync_wrapper(self, client: Any = None) -> "SyncBackendWrapper":
+        """Returns what training asks where to send updates.
+
+        Args:
+            client: A client of ZooKeeper that ends with it; None: that is the caller's business.
+        """
+        return SyncBackendWrapper(self, client)
 
     def _select(
         self, server_type: str, idc: str | None, cluster: str | None
@@ -229,7 +234,7 @@ class ReplicaUpdater:
 
     def get_path(self, server_type: str, task: int, replica: int) -> str:
         """Returns the node of a replica."""
-        name = str(replica).zfill(_ENTRY_DIGITS) if server_type == "entry" else str(replica)
+        name = str(replica).zfill(_ENTRY_DIGITS) if server_type == _ENTRY else str(replica)
         return f"{self._config.path_prefix}/{server_type}:{task}/{name}"
 
     def register(self, meta: ReplicaMeta) -> None:
@@ -294,10 +299,12 @@ class SyncBackendWrapper(SyncBackend):
 
     Args:
         watcher: Knows them.
+        client: A client of ZooKeeper that ends with it; None: that is the caller's business.
     """
 
-    def __init__(self, watcher: ReplicaWatcher) -> None:
+    def __init__(self, watcher: ReplicaWatcher, client: Any = None) -> None:
         self._watcher = watcher
+        self._client = client
 
     def subscribe_model(self, model_name: str) -> None:
         """Does nothing: the watcher has one model."""
@@ -305,12 +312,16 @@ class SyncBackendWrapper(SyncBackend):
     def get_sync_targets(self, sub_graph: str) -> tuple[str, dict[str, Any]]:
         """Returns the name of a part, such as `ps_1`, and what is known of its replicas.
 
+        The part without a number, `entry`, has the variables.
+
         Raises:
             errors.ConfigError: It is no name of a part.
         """
         server_type, _, task = sub_graph.rpartition("_")
+        if sub_graph == _ENTRY:
+            server_type, task = _ENTRY, "0"
         if not server_type or not task.isdigit():
-            raise errors.ConfigError(f"A part is called 'ps_0' and so on, got {sub_graph!r}.")
+            raise errors.ConfigError(f"A part is called 'entry' or 'ps_0', got {sub_graph!r}.")
         replicas = self._watcher.get_replicas_with_extra_info(server_type, int(task))
         return sub_graph, replicas
 
@@ -321,6 +332,9 @@ class SyncBackendWrapper(SyncBackend):
     def stop(self) -> None:
         """Ends that."""
         self._watcher.stop()
+        if self._client is not None:
+            self._client.stop()
+            self._client.close()
 
 
 def _is_replica(path: str) -> bool:

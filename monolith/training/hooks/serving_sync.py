@@ -1,7 +1,7 @@
 """Sends what a training changes to the servers that serve its model, beside the steps.
 
-Tables in this process send their rows from here; those on parameter servers do it there. The
-variables are the chief's business in both cases.
+Tables in this process, also those of ranks, send their rows from here; those on parameter servers
+do it there. The variables are the chief's business in all cases.
 """
 
 import os
@@ -89,49 +89,63 @@ def _make_zookeeper_backend(config: Any) -> Any:
         dc_aware=config.dc_aware,
     )
     watcher = ReplicaWatcher(client, agent, zk_watch_address_family=config.zk_watch_address_family)
-    return watcher.to_sync_wrapper()
+    client.add_listener(watcher.on_state)
+    # A client that nobody ends keeps the process from ending once ZooKeeper is gone.
+    return watcher.to_sync_wrapper(client)
 
 
 class ServingSyncHook(tf.compat.v1.train.SessionRunHook):
     """Sends rows of tables in this process, and the variables of the model.
 
     Args:
-        backend: Knows the servers; stopped at the end.
+        backend: Knows the servers; stopped at the end, but not by ranks.
         config: How often, and how.
         clients: The sync clients of the tables in this process.
+        rank: Of a synchronous job, which rank this is: its rows are the part `ps_<rank>` of an
+            exported model, its tables have a client of that number, and rank 0 sends the variables,
+            which are the same in all.
     """
 
     def __init__(
-        self, backend: SyncBackend, config: SyncConfig, clients: Sequence[tf.Tensor] = ()
+        self,
+        backend: SyncBackend,
+        config: SyncConfig,
+        clients: Sequence[tf.Tensor] = (),
+        rank: int | None = None,
     ) -> None:
         self._backend = backend
         self._config = config
         self._clients = clients
+        self._rank = rank
         self._steps: SyncSteps | None = None
         self._reads: VariableReads | None = None
         self._pushers: list[RowPusher | DensePusher] = []
 
     def begin(self) -> None:
+        if self._rank is not None:
+            self._clients = [parameter_sync_client_from_config(name_suffix=str(self._rank))]
         self._steps = SyncSteps(self._clients)
-        self._reads = VariableReads()
+        self._reads = None if self._rank else VariableReads()
 
     def after_create_session(self, session: tf.compat.v1.Session, coord: Any) -> None:
         self._close(flush_sec=0.0)  # After a session that was lost.
         steps, reads = self._steps, self._reads
         assert steps is not None
-        assert reads is not None
         steps.run = session.run
+        first = self._rank or 0
         self._pushers = [
-            RowPusher(steps, number, self._backend, self._config).start()
+            RowPusher(steps, number, self._backend, self._config, f"ps_{first + number}").start()
             for number in range(len(self._clients))
         ]
-        self._pushers.append(
-            DensePusher(lambda: reads.read(session.run), self._backend, self._config).start()
-        )
+        if reads is not None:
+            self._pushers.append(
+                DensePusher(lambda: reads.read(session.run), self._backend, self._config).start()
+            )
 
     def end(self, session: tf.compat.v1.Session) -> None:
         self._close()
-        self._backend.stop()
+        if self._rank is None:
+            self._backend.stop()
 
     def _close(self, flush_sec: float | None = None) -> None:
         for pusher in self._pushers:

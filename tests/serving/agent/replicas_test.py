@@ -153,8 +153,26 @@ def test_who_gets_updates(make):
     )
     assert (config.model_name, list(config.targets)) == ("ps_1", ["localhost:8500"])
     assert list(config.targets_extra_info) == [targets["localhost:8500"]]
-    with pytest.raises(errors.ConfigError, match="'ps_0' and so on, got 'entry'"):
-        wrapper.get_sync_targets("entry")
+    assert wrapper.get_sync_targets("entry") == ("entry", {})
+    entry = make_meta(0, 3, server_type="entry", address="localhost:8600")
+    make(replicas.ReplicaUpdater).register(entry)
+    name, targets = wrapper.get_sync_targets("entry")
+    assert (name, list(targets)) == ("entry", ["localhost:8600"])
+    assert targets["localhost:8600"].replica_id == 3
+    for name in ("ranking", "ps_x", "_1"):
+        with pytest.raises(errors.ConfigError, match=f"is called 'entry' or 'ps_0', got '{name}'"):
+            wrapper.get_sync_targets(name)
+
+
+def test_a_client_ends_with_what_training_asks(server):
+    zk = server.client()
+    zk.start()
+    config = AgentConfig(bzid="ads", base_name="ranking", deploy_type="ps")
+    wrapper = replicas.ReplicaWatcher(zk, config).to_sync_wrapper(zk)
+    wrapper.start()
+    assert zk.client_id is not None
+    wrapper.stop()
+    assert zk.client_id is None
 
 
 class TestDiscovery:
