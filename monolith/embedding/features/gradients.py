@@ -152,6 +152,9 @@ def apply_gradients_with_var_optimizer(
         # Clipping has scaled the gradients already. What ranks send for one row is added up; to be
         # the average, as of dense gradients, each sends its share.
         sparse_scale = collectives.get_share() if collectives.averages_rows() else 1
+        if is_fused_layout and collectives.averages_rows():
+            # The context does not hand a scale on to layouts.
+            sparse_grads = [_map_values(lambda g: g * sparse_scale, g) for g in sparse_grads]
         grads_and_embeddings = list(zip(sparse_grads, sparse_vars, strict=True))
         train_ops.append(ctx.apply_embedding_gradients(grads_and_embeddings, sparse_scale))
     with tf.control_dependencies(train_ops):

@@ -22,6 +22,7 @@ from monolith.embedding import entry
 from monolith.embedding.sharding import ranks
 from monolith.embedding.sharding import servers as sharded_tables
 from monolith.embedding.sharding.partitioned import PartitionedHashTable
+from monolith.embedding.sharding.ranked_layouts import RankedLayoutTable
 from monolith.embedding.tables import multi, multi_type, registry, single
 from monolith.embedding.tables.multi import CachedConfig, MultiHashTable
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable, MergedMultiTypeHashTable
@@ -186,19 +187,7 @@ def create_in_worker_multi_type_hash_table(
         queue_configs: Which queues a step has, see `rank_queues`.
     """
 
-    def make_part(rank: int, configs: Configs) -> BaseMultiTypeHashTable:
-        def make_table(name: str, config: entry.HashTableConfigInstance) -> single.HashTable:
-            table = single.hash_table_from_config(
-                config,
-                hash_filter=hash_filter,
-                name_suffix=f"{name}_{rank}",
-                sync_client=sync_client,
-                counted_as=name,
-            )
-            _set_rank_shard(table.name, table.name.removesuffix(f"_{rank}"), "_", rank, shard_num)
-            return table
-
-        return multi_type.MultiTypeHashTable(configs, make_table)
+    make_part = _rank_part_maker(shard_num, False, hash_filter, sync_client)
 
     def make_inner(configs: Configs) -> BaseMultiTypeHashTable:
         return ranks.DistributedMultiTypeHashTableMpi(
@@ -220,15 +209,39 @@ def create_in_worker_native_multi_hash_table(
     The arguments are those of `create_in_worker_multi_type_hash_table`.
     """
 
-    def make_part(rank: int) -> MultiHashTable:
-        table = MultiHashTable.from_configs(
-            slot_to_config, hash_filter=hash_filter, sync_client=sync_client, name_suffix=str(rank)
-        )
-        name = table.shared_name
-        _set_rank_shard(name, name.removesuffix(str(rank)), "", rank, shard_num)
-        return table
+    make_part = _rank_part_maker(shard_num, True, hash_filter, sync_client)
+    return ranks.DistributedMultiTypeHashTableMpi(
+        shard_num, lambda rank: make_part(rank, slot_to_config), queue_configs
+    )
 
-    return ranks.DistributedMultiTypeHashTableMpi(shard_num, make_part, queue_configs)
+
+def create_in_worker_partitioned_hash_table(
+    shard_num: int,
+    use_native_multi_hash_table: bool,
+    hash_filter: tf.Tensor | None = None,
+    sync_client: tf.Tensor | None = None,
+    queue_configs: Mapping[str, int] | None = None,
+    parser_ctx: ParserCtx | None = None,
+) -> RankedLayoutTable:
+    """Makes this rank's part of tables whose rows are looked up as layouts.
+
+    Args:
+        shard_num: How many ranks there are.
+        use_native_multi_hash_table: Whether the tables of a rank are one resource; otherwise
+            features with equal configs share a table.
+        hash_filter: The admission filter of this rank; by default there is none.
+        sync_client: Who is told which rows change; by default nobody.
+        queue_configs: Which queues a step has, see `rank_queues`.
+        parser_ctx: See `PartitionedHashTable`; its configs are those of as many servers as there
+            are ranks with rows.
+    """
+    return RankedLayoutTable(
+        shard_num,
+        _rank_part_maker(shard_num, use_native_multi_hash_table, hash_filter, sync_client),
+        use_native_multi_hash_table,
+        queue_configs,
+        parser_ctx,
+    )
 
 
 class MultiHashTableFactory:
@@ -294,6 +307,39 @@ def _table_maker(
         return table
 
     return make_table
+
+
+def _rank_part_maker(
+    num_ranks: int,
+    is_native: bool,
+    hash_filter: tf.Tensor | None,
+    sync_client: tf.Tensor | None,
+) -> Callable[[int, Configs], BaseMultiTypeHashTable]:
+    """Returns what makes the part of a rank of all tables."""
+
+    def make_native(rank: int, configs: Configs) -> BaseMultiTypeHashTable:
+        table = MultiHashTable.from_configs(
+            configs, hash_filter=hash_filter, sync_client=sync_client, name_suffix=str(rank)
+        )
+        name = table.shared_name
+        _set_rank_shard(name, name.removesuffix(str(rank)), "", rank, num_ranks)
+        return table
+
+    def make_separate(rank: int, configs: Configs) -> BaseMultiTypeHashTable:
+        def make_table(name: str, config: entry.HashTableConfigInstance) -> single.HashTable:
+            table = single.hash_table_from_config(
+                config,
+                hash_filter=hash_filter,
+                name_suffix=f"{name}_{rank}",
+                sync_client=sync_client,
+                counted_as=name,
+            )
+            _set_rank_shard(table.name, table.name.removesuffix(f"_{rank}"), "_", rank, num_ranks)
+            return table
+
+        return multi_type.MultiTypeHashTable(configs, make_table)
+
+    return make_native if is_native else make_separate
 
 
 def _set_rank_shard(name: str, whole: str, separator: str, rank: int, num_ranks: int) -> None:

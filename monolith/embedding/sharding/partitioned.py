@@ -101,7 +101,8 @@ class PartitionedHashTable(BaseMultiTypeHashTable):
         if any((queue_configs or {}).values()):
             raise errors.ConfigError(
                 f"`queue_configs` is {dict(queue_configs or {})}, but only ranks that exchange "
-                "rows have these queues; leave it out."
+                "rows have these queues; leave it out, or let ranks share the tables with "
+                "`create_in_worker_partitioned_hash_table`."
             )
         self._parser_ctx = parser_ctx or parser_context.get_default_parser_ctx()
         self._num_ps = num_ps
@@ -205,21 +206,12 @@ class PartitionedHashTable(BaseMultiTypeHashTable):
         Raises:
             errors.ConfigError: Nothing was looked up, or a gradient is of another tensor.
         """
-        bundle = self._latest.get("bundle") if auxiliary_bundle is None else auxiliary_bundle
-        if bundle is None or "layouts" not in self._latest:
-            raise errors.ConfigError("Gradients can be applied after a lookup only.")
+        bundle = self._get_bundle(auxiliary_bundle)
         with tf.name_scope("pht_ag"):
-            grads = self._grads_in_order(layout_grads_and_vars)
-            by_list = fused_embedding_to_layout_grad(
-                embeddings_list=self._rows_in(bundle),
-                fid_list_row_split=None,
-                layout_tensors_grad=grads,
-                layout_tensors_grad_scale=grad_scale,
-                **self._offsets_in(bundle),
-            )
+            by_list = self._grads_of_rows(layout_grads_and_vars, bundle, grad_scale)
             if req_time is not None:
                 req_time = tf.reduce_max(req_time)
-            arguments = (self._ids_in(bundle), by_list, _read(global_step), req_time)
+            arguments = (self._ids_in(bundle), by_list, read_step(global_step), req_time)
             if async_function_mgr is None:
                 return self._push(*arguments)
             return async_function_mgr.add_async_function(
@@ -277,16 +269,24 @@ class PartitionedHashTable(BaseMultiTypeHashTable):
                 sharded.shards[NATIVE_TABLE], sharded.shards_row_split[NATIVE_TABLE], strict=True
             )
         ]
+        for name in _OFFSETS:
+            bundle[SHARDING_PREFIX + name] = getattr(sharded, name)
+        self._fetch(parts, bundle)
+
+    def _fetch(self, parts: Sequence[tf.RaggedTensor], bundle: Bundle) -> None:
+        """Puts the rows of each server's ids into the bundle, and what their update needs."""
         if self._num_ps == 0:
             ids: Sequence[Any] = parts
             rows = [self._table.raw_lookup(parts[0])]
         else:
             rows, ids = self._table.lookup_packed([pack_ids(part) for part in parts])
-        for i in range(configs.num_servers):
+        for i in range(self._configs.num_servers):
             bundle[_key("shards", i)] = ids[i]
+        self._put_rows(rows, bundle)
+
+    def _put_rows(self, rows: Sequence[tf.Tensor], bundle: Bundle) -> None:
+        for i in range(self._configs.num_servers):
             bundle[_key("embeddings", i)] = rows[i]
-        for name in _OFFSETS:
-            bundle[SHARDING_PREFIX + name] = getattr(sharded, name)
 
     def _queue(self, bundle: Bundle, capacity: int) -> None:
         dequeued, queue = prefetch.enqueue_dicts_with_queue_return(
@@ -304,6 +304,29 @@ class PartitionedHashTable(BaseMultiTypeHashTable):
         )
         self._latest.update(bundle=bundle, layouts=tensors)
         return self.nest_layout(tensors)
+
+    def _get_bundle(self, auxiliary_bundle: Bundle | None) -> Bundle:
+        bundle: Bundle | None = auxiliary_bundle
+        if bundle is None:
+            bundle = self._latest.get("bundle")
+        if bundle is None or "layouts" not in self._latest:
+            raise errors.ConfigError("Gradients can be applied after a lookup only.")
+        return bundle
+
+    def _grads_of_rows(
+        self,
+        layout_grads_and_vars: Sequence[tuple[Any, tf.Tensor]],
+        bundle: Bundle,
+        grad_scale: TensorLike | None,
+    ) -> list[tf.Tensor]:
+        """Returns the gradients of the rows of each server, in the order of its ids."""
+        return fused_embedding_to_layout_grad(
+            embeddings_list=self._rows_in(bundle),
+            fid_list_row_split=None,
+            layout_tensors_grad=self._grads_in_order(layout_grads_and_vars),
+            layout_tensors_grad_scale=grad_scale,
+            **self._offsets_in(bundle),
+        )
 
     def _rows_in(self, bundle: Bundle) -> list[tf.Tensor]:
         return [bundle[_key("embeddings", i)] for i in range(self._configs.num_servers)]
@@ -395,5 +418,6 @@ def _key(what: str, server: int) -> str:
     return f"{SHARDING_PREFIX}{what}/{NATIVE_TABLE}:{server}"
 
 
-def _read(global_step: TensorLike) -> Any:
+def read_step(global_step: TensorLike) -> Any:
+    """Returns the value that a step has now, if it is a variable."""
     return global_step.read_value() if isinstance(global_step, tf.Variable) else global_step

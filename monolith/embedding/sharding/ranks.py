@@ -160,17 +160,50 @@ class DistributedMultiTypeHashTableMpi(BaseMultiTypeHashTable):
         assert early_reorder_indicies_res_pack is not None, _NEEDS_PACK
         pack = ReorderedIds(*early_reorder_indicies_res_pack)
         slots = sorted(slot_to_id)
-        size, num_slots = self._num_ranks, len(slots)
-        is_active, sizes = self._gather_sizes(
-            pack.sharded_slot_sizes, auxiliary_bundle.get(IS_IDLE)
+        bundle = {
+            **auxiliary_bundle,
+            "offsets": pack.fused_embedding_offsets,
+            "offset_sizes": pack.emb_offset_sz,
+        }
+        received, bundle = self.exchange_rows(
+            pack.all_fids, pack.shard_sizes, pack.sharded_slot_sizes, bundle, pack.req_time
         )
+        offsets = tf.split(bundle["offsets"], bundle["offset_sizes"], num=len(slots))
+        gathered = distribution.fused_gather_embeddings_by_input(received, offsets, self._dims)
+        bundle["num_received"] = tf.size(received)
+        rank_metrics.count_ids(slots, pack.sharded_slot_sizes, self._num_ranks)
+        return dict(zip(slots, gathered, strict=True)), bundle
+
+    def exchange_rows(
+        self,
+        own_ids: tf.Tensor,
+        shard_sizes: tf.Tensor,
+        sharded_slot_sizes: tf.Tensor,
+        auxiliary_bundle: Mapping[str, Any],
+        req_time: tf.Tensor | None = None,
+    ) -> tuple[tf.Tensor, dict[str, Any]]:
+        """Gets the rows of distinct ids from the ranks that have them, on all ranks together.
+
+        Args:
+            own_ids: Rank by rank and there slot by slot, int64.
+            shard_sizes: How many there are for each rank, int32 [N].
+            sharded_slot_sizes: How many of each slot, rank by rank, int32 [N * K].
+            auxiliary_bundle: As in `lookup`.
+            req_time: When the batch was made, in seconds since 1970; None if nobody knows.
+
+        Returns:
+            The rows in the order of the ids, as one vector, and the bundle: where there are queues,
+            those of an older batch.
+        """
+        size, num_slots = self._num_ranks, len(self._dims)
+        is_active, sizes = self._gather_sizes(sharded_slot_sizes, auxiliary_bundle.get(IS_IDLE))
         # How many ids, and how many floats, rank i asks rank j for: [i, j].
         id_counts = tf.reduce_sum(sizes, 2)
         float_counts = tf.reduce_sum(sizes * tf.constant(self._dims), 2)
-        ids, _ = collectives.alltoall(pack.all_fids, pack.shard_sizes, counts=id_counts)
+        ids, _ = collectives.alltoall(own_ids, shard_sizes, counts=id_counts)
         slot_sizes = tf.reshape(sizes[:, collectives.rank()], [size * num_slots])
         rows, row_splits, _, row_offsets, _ = self._table.fused_lookup(
-            ids, slot_sizes, size, pack.req_time
+            ids, slot_sizes, size, req_time
         )
         bundle: dict[str, Any] = {
             **auxiliary_bundle,
@@ -179,13 +212,11 @@ class DistributedMultiTypeHashTableMpi(BaseMultiTypeHashTable):
             "row_offsets": row_offsets,
             "row_splits": row_splits,
             "float_counts": float_counts,
-            "offsets": pack.fused_embedding_offsets,
-            "offset_sizes": pack.emb_offset_sz,
         }
         if is_active is not None:
             bundle["is_active"] = is_active
-        if pack.req_time is not None:
-            bundle["req_time"] = pack.req_time
+        if req_time is not None:
+            bundle["req_time"] = req_time
         rows, bundle = self._queues.after_lookup((rows, bundle))
         received, _ = collectives.alltoall(
             rows, bundle["row_splits"], counts=tf.transpose(bundle["float_counts"])
@@ -193,11 +224,7 @@ class DistributedMultiTypeHashTableMpi(BaseMultiTypeHashTable):
         received, bundle = self._queues.after_exchange((received, bundle))
         for hook in self._queues.forward_hooks:
             self.add_queue_hook(hook)
-        offsets = tf.split(bundle["offsets"], bundle["offset_sizes"], num=num_slots)
-        gathered = distribution.fused_gather_embeddings_by_input(received, offsets, self._dims)
-        bundle["num_received"] = tf.size(received)
-        rank_metrics.count_ids(slots, pack.sharded_slot_sizes, self._num_ranks)
-        return dict(zip(slots, gathered, strict=True)), bundle
+        return received, bundle
 
     def apply_gradients(
         self,
@@ -225,6 +252,27 @@ class DistributedMultiTypeHashTableMpi(BaseMultiTypeHashTable):
         flat = distribution.fused_gather_embeddings_by_input_gradient(
             auxiliary_bundle["num_received"], grads, offsets, self._dims, scale
         )
+        return self.exchange_gradients(flat, auxiliary_bundle, global_step, req_time)
+
+    def exchange_gradients(
+        self,
+        flat: tf.Tensor,
+        auxiliary_bundle: Mapping[str, Any],
+        global_step: TensorLike,
+        req_time: TensorLike | None = None,
+        send_late: bool = False,
+    ) -> "DistributedMultiTypeHashTableMpi":
+        """Updates the rows of `exchange_rows`, as `apply_gradients` does those of a lookup.
+
+        Args:
+            flat: The gradients of what `exchange_rows` returned.
+            auxiliary_bundle: What it returned beside that.
+            global_step: Int64 scalar.
+            req_time: When the rows are updated; None for that of the batch.
+            send_late: Whether gradients travel during the next step, also if no setting says so.
+        """
+        if send_late:
+            self._queues.send_late()
         used = ("ids", "slot_sizes", "row_offsets", "float_counts", "is_active", "req_time")
         needed = {name: auxiliary_bundle[name] for name in used if name in auxiliary_bundle}
         if req_time is not None:

@@ -113,11 +113,6 @@ def check_settings(config: CpuTrainingConfig) -> None:
                 "ranks need ids in the order of the ranks that have their rows; set it to True, as "
                 "`init_sync_train_and_update_conf` does."
             )
-        if config.enable_fused_layout:
-            raise errors.ConfigError(
-                "`enable_sync_training` and `enable_fused_layout` are both True, but ranks of a "
-                "synchronous job do not look up layouts; leave one of them at False."
-            )
         if config.enable_realtime_training:
             raise errors.ConfigError(
                 "`enable_sync_training` and `enable_realtime_training` are both True, but ranks of "

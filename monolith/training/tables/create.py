@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.embedding import entry, filters
-from monolith.embedding.sharding import factory
+from monolith.embedding.sharding import factory, ranks
+from monolith.embedding.sharding.ranked_layouts import RankedLayoutTable
 from monolith.embedding.tables import registry
 from monolith.embedding.tables.inputs import TensorLike, to_floats, to_ids
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable, MergedMultiTypeHashTable
@@ -96,7 +97,8 @@ def create_hash_table(
     configs = _with_table_settings(configs, collected.slot_to_expire_time, config)
     if config.enable_full_sync_training and not export_mode.is_exporting():
         client = None if sync_clients is None else sync_clients[0]
-        return _create_ranked_table(config, configs, collected, hash_filters[0], client)
+        create = _create_ranked_layouts if config.enable_fused_layout else _create_ranked_table
+        return create(config, configs, collected, hash_filters[0], client)
     # In parts, a model that was trained without servers has its rows in one of them.
     num_ps = max(1, config.num_ps) if export_mode.is_exporting_distributed() else config.num_ps
     options: dict[str, Any] = {
@@ -162,12 +164,7 @@ def _create_ranked_table(
     sync_client: tf.Tensor | None,
 ) -> RankedTable:
     """Makes this rank's part of all tables."""
-    queues = {
-        "embedding_prefetch_capacity": config.embedding_prefetch_capacity,
-        "enable_async_optimize": int(config.enable_async_optimize),
-        "enable_pipelined_fwda2a": int(config.enable_pipelined_fwda2a),
-        "enable_pipelined_bwda2a": int(config.enable_pipelined_bwda2a),
-    }
+    queues = _get_rank_queues(config)
     feature_to_table = _name_ranked_tables(config, configs, collected)
     if config.use_native_multi_hash_table:
         table_to_config = {feature_to_table[name]: configs[name] for name in configs}
@@ -180,6 +177,44 @@ def _create_ranked_table(
         ).merged_table
     _create_tables_with_session()
     return RankedTable(table, feature_to_table)
+
+
+def _create_ranked_layouts(
+    config: CpuTrainingConfig,
+    configs: Configs,
+    collected: Collected,
+    hash_filter: tf.Tensor | None,
+    sync_client: tf.Tensor | None,
+) -> RankedLayoutTable:
+    """Makes this rank's part of all tables, which are looked up as layouts."""
+    is_native = bool(config.use_native_multi_hash_table)
+    parser_ctx = layouts.make_parser_ctx(
+        config.num_workers - ranks.get_first_owner(config.num_workers),
+        configs,
+        collected,
+        _name_ranked_tables(config, configs, collected) if is_native else {},
+        is_native,
+        transfer_float16=False,
+    )
+    table = factory.create_in_worker_partitioned_hash_table(
+        config.num_workers,
+        is_native,
+        hash_filter,
+        sync_client,
+        _get_rank_queues(config),
+        parser_ctx=parser_ctx,
+    )
+    _create_tables_with_session()
+    return table
+
+
+def _get_rank_queues(config: CpuTrainingConfig) -> dict[str, int]:
+    return {
+        "embedding_prefetch_capacity": config.embedding_prefetch_capacity,
+        "enable_async_optimize": int(config.enable_async_optimize),
+        "enable_pipelined_fwda2a": int(config.enable_pipelined_fwda2a),
+        "enable_pipelined_bwda2a": int(config.enable_pipelined_bwda2a),
+    }
 
 
 def _name_ranked_tables(

@@ -27,6 +27,7 @@ from monolith.data import splits as data_splits
 from monolith.embedding.features.slices import create_embedding_slices
 from monolith.embedding.sharding import ranks
 from monolith.embedding.sharding.partitioned import PartitionedHashTable
+from monolith.embedding.sharding.ranked_layouts import RankedLayoutTable
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
 from monolith.graph import collectives, export_mode, mpi, task_context
 from monolith.graph.mode_keys import ModeKeys
@@ -224,6 +225,8 @@ class CpuTraining:
         return (
             self.config.enable_full_sync_training
             and self.config.reorder_fids_in_data_pipeline
+            # Layouts divide the ids themselves.
+            and not self.config.enable_fused_layout
             and mode == ModeKeys.TRAIN
             and bool(self._collected.feature_to_table)
         )
@@ -310,9 +313,9 @@ class CpuTraining:
                 features, mode, hash_table, async_functions, end
             )
             is_last, is_idle = end.get(_IS_LAST), end.get(ranks.IS_IDLE)
-            if is_partial:
+            if is_partial or isinstance(hash_table, RankedLayoutTable):
                 flags = _agree_in_steps(is_last, is_idle)
-                collectives.average_gradients(rows=False)
+                collectives.average_gradients(rows=not is_partial)
         with self._variable_scope():
             spec = self._task.create_model_fn()(
                 features=model_features, mode=mode, config=run_config
@@ -321,7 +324,7 @@ class CpuTraining:
             return spec
         _wait_for_variables_only()
         pushes = [*async_functions.hooks]
-        if isinstance(hash_table, RankedTable):
+        if isinstance(hash_table, RankedTable | RankedLayoutTable):
             pushes += hash_table.push_hooks
         hooks = TrainingHooks(
             config,
@@ -443,7 +446,8 @@ class CpuTraining:
                 ids,
                 {**others, **end},
                 async_functions,
-                prefetch_capacity=capacity,
+                # Ranks have queues of their own.
+                prefetch_capacity=0 if isinstance(hash_table, RankedLayoutTable) else capacity,
                 async_push=self.config.enable_embedding_postpush,
             )
             end = {name: others.pop(name) for name in end}

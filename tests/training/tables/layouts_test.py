@@ -5,67 +5,12 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.layout_models import STEPS, Ranking, predict
 
 from monolith import errors
-from monolith.embedding import entry
-from monolith.graph.mode_keys import ModeKeys
-from monolith.model.ranking import EstimatorSpec, MonolithModel, get_sigmoid_loss_and_pred
 from monolith.native_training import cpu_training
 
 pytestmark = pytest.mark.usefixtures("graph_mode")
-
-BATCH = 6
-STEPS = 20
-FEATURES = ("age", "city", "clicked", "item", "tags", "words")
-
-
-class Ranking(MonolithModel):
-    """Sums, a mean, a sequence, and two features that share a slot."""
-
-    def input_fn(self, mode):
-        rng = np.random.default_rng(5)
-        num_examples = STEPS * BATCH
-        data = {"label": rng.integers(0, 2, num_examples).astype(np.float32)}
-        for number, name in enumerate(FEATURES):
-            # Few ids, so that many repeat; none, in some examples. Those of other slots differ,
-            # since merged tables have one row for equal ids.
-            lengths = rng.integers(0, 4, num_examples)
-            ids = rng.integers(0, 15, lengths.sum()) + 100 * (3 if name == "clicked" else number)
-            data[name] = tf.RaggedTensor.from_row_lengths(ids.astype(np.int64), lengths)
-        data["req_time"] = np.full([num_examples], 1_700_000_000, np.int64)
-        return tf.data.Dataset.from_tensor_slices(data).batch(BATCH, drop_remainder=True)
-
-    def model_fn(self, features, mode):
-        for name in ("age", "city", "item", "words"):
-            self.create_embedding_feature_column(name)
-        self.create_embedding_feature_column("tags", combiner="reduce_mean")
-        self.create_embedding_feature_column("clicked", shared_name="item", max_seq_length=2)
-        settings = {
-            "initializer": entry.ConstantsInitializer(0.1),
-            "optimizer": entry.AdagradOptimizer(0.3, initial_accumulator_value=0.5),
-        }
-        bias = self.lookup_embedding_slice(
-            ["age", "city", "tags"], "bias", 1, out_type="add_n", **settings
-        )
-        deep = self.lookup_embedding_slice(
-            {"item": 3, "age": 2, "words": 4}, "deep", out_type="concat", **settings
-        )
-        pairs = self.lookup_embedding_slice(
-            ["tags", "city"], "pair", 3, out_type="stack", **settings
-        )
-        (sequence,) = self.lookup_embedding_slice(["clicked"], "deep", 3, **settings)
-        parts = [deep, tf.reshape(pairs, [-1, 6]), tf.reshape(sequence, [-1, 6])]
-        weights = tf.compat.v1.get_variable(
-            "weights", [21, 1], initializer=tf.compat.v1.constant_initializer(0.2)
-        )
-        hidden = tf.tanh(tf.matmul(tf.concat(parts, 1), weights))
-        label = features["label"]
-        loss, pred = get_sigmoid_loss_and_pred("ctr", hidden + bias, label, BATCH, mode=mode)
-        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
-        return EstimatorSpec(label, pred, "ctr", loss, optimizer)
-
-    def serving_input_receiver_fn(self):
-        raise NotImplementedError
 
 
 class OpCounter(tf.compat.v1.train.SessionRunHook):
@@ -97,11 +42,6 @@ def train(model_dir, num_ps=0, native=True, fused=False, hooks=(), last_step=STE
     )
     assert estimator.get_variable_value("global_step") == last_step
     return estimator
-
-
-def predict(estimator) -> np.ndarray:
-    input_fn = Ranking().create_input_fn(ModeKeys.PREDICT)
-    return np.concatenate([np.ravel(p) for p in estimator.predict(input_fn)])
 
 
 @pytest.fixture(scope="module")
