@@ -238,10 +238,14 @@ POINTS = [
     Kill(failpoints.TEMPORARY_WRITTEN, 0, hits=2),
     Kill(failpoints.TEMPORARY_WRITTEN, 1, hits=3),
     Kill(failpoints.UNMARKED, 2),
-    # Of two checkpoints, the older one goes when a third is listed.
+    # Of two checkpoints, the older one goes when a third is listed. What a kill leaves of it goes
+    # at the next start, past the same points; a save that only lost rank 1 leaves nothing.
+    Kill(failpoints.LISTED, 2, victim=1),
     Kill(failpoints.INDEX_REMOVED, 2),
     Kill(failpoints.PARTLY_REMOVED, 0, hits=1),
+    Kill(failpoints.UNMARKED, 2, victim=1),
     Kill(failpoints.PARTLY_REMOVED, 1, hits=3),
+    Kill(failpoints.INDEX_REMOVED, 2, victim=1),
     Kill(failpoints.PARTLY_REMOVED, 1, hits=5),
     # Rank 1 waits: for the word to write,
     Kill(failpoints.MARKED, 1, victim=1),
@@ -251,9 +255,6 @@ POINTS = [
     Kill(failpoints.TABLES_WRITTEN, 1, victim=1),
     Kill(failpoints.VARIABLES_WRITTEN, 1, victim=1),
     Kill(failpoints.MANIFEST_WRITTEN, 1, victim=1),
-    Kill(failpoints.LISTED, 2, victim=1),
-    Kill(failpoints.UNMARKED, 2, victim=1),
-    Kill(failpoints.INDEX_REMOVED, 2, victim=1),
     Kill(failpoints.COPY_LINKED, 0, hits=1, goes_back=True),
     Kill(failpoints.COPY_LISTED, 0, hits=1, goes_back=True),
     Kill(failpoints.COPY_REMOVED, 1, hits=1, goes_back=True),
