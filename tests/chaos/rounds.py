@@ -13,6 +13,7 @@ import time
 
 import tensorflow as tf
 from chaos import attack, bounds, faults, member
+from support import jobs
 
 from benchmarks.table import machine, report
 from benchmarks.table import run as table_run
@@ -160,6 +161,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="put the report into RESULTS.md")
     args = parser.parse_args(argv)
     tf.compat.v1.disable_eager_execution()
+    jobs.preload("chaos.loaded")
     # No process is left then, either.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     recoveries = list(RECOVERIES) if args.recovery == "both" else [args.recovery]

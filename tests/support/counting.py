@@ -249,6 +249,7 @@ def shorten_times(settings):
     members.SILENT_AFTER_SEC = settings.silent_sec
     watch.PERIOD_SEC = settings.watch_sec
     worker.CLOSE_SEC = 0.5
+    worker.MAKE_SEC = 20.0
     server._LOOK_SEC = 0.5
     start.SHARED_WAIT_SEC = settings.shared_wait_sec
     split_desk.POLL_SEC = 0.05

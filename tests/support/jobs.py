@@ -40,6 +40,11 @@ def make_process(target, *args, name=None):
     return context.Process(target=target, args=args, name=name)
 
 
+def preload(module):
+    """Has the process that forks import one more module; before it is started."""
+    _PRELOADED.append(module)
+
+
 def prepare_server():
     """Starts the process that forks, unless it is there."""
     # The server that forks is started with the first process, and must find the tests.

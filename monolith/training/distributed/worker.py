@@ -52,8 +52,9 @@ _PARTY = "party"
 _WAITS = "waits"
 
 _PING_SEC = 60
-# Read when it is used, so that tests can shorten it.
+# Read when they are used, so that tests can shorten them.
 CLOSE_SEC = 3.0
+MAKE_SEC = 60.0
 _POLL_SEC = 0.2
 # Nobody waits for the files of a worker that has been frozen for so many times as long as makes it
 # silent.
@@ -96,6 +97,7 @@ def train(
         stack.enter_context(sessions.giving_up_after(CLOSE_SEC))
         if attempt is not None:
             stack.enter_context(attempt)
+            stack.enter_context(sessions.made_within(MAKE_SEC, attempt.others.check))
         training = CpuTraining(
             config, native_task, others=None if attempt is None else attempt.others
         )
