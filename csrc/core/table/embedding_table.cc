@@ -282,6 +282,7 @@ std::size_t EmbeddingTable::Optimize(const std::int64_t* ids, std::size_t n, con
       ids, n, options.parallel,
       [&](const auto& slice, std::size_t first, std::size_t end, std::size_t first_position) {
         PendingSteps steps(*accessor_, learning_rates, global_step, options.update_time_sec);
+        std::size_t held_back_here = 0;
         steps.TakeStepsOf([&] {
           WalkIds<ForWriting>(
               slice, first, end,
@@ -289,12 +290,13 @@ std::size_t EmbeddingTable::Optimize(const std::int64_t* ids, std::size_t n, con
                 const std::size_t position = first_position + in_slice;
                 const std::uint32_t count = CountAt(options, position);
                 if (!MakeIfAbsent(stripe, hash, count, options.filter, &row)) {
-                  held_back.fetch_add(1, std::memory_order_relaxed);
+                  ++held_back_here;
                   return;
                 }
                 steps.Add(row.header, grads + GradientOf(options, position) * dim_);
               });
         });
+        held_back.fetch_add(held_back_here, std::memory_order_relaxed);
       });
   return held_back.load();
 }
@@ -309,16 +311,18 @@ std::size_t EmbeddingTable::OptimizeSummed(const std::int64_t* ids, std::size_t 
   const auto step = [&](const RowSummer& sums, StripeSet stripes) {
     const LockedStripes<ForWriting> lock(stripes_, stripes);
     PendingSteps steps(*accessor_, learning_rates, global_step, options.update_time_sec);
+    std::size_t held_back_here = 0;
     steps.TakeStepsOf([&] {
       WalkIds<ForWriting>(Summed{sums}, 0, sums.size(),
                           [&](Stripe& stripe, std::uint64_t hash, std::size_t i, FoundRow row) {
                             if (!MakeIfAbsent(stripe, hash, sums.count(i), options.filter, &row)) {
-                              held_back.fetch_add(1, std::memory_order_relaxed);
+                              ++held_back_here;
                               return;
                             }
                             steps.Add(row.header, sums.row(i));
                           });
     });
+    held_back.fetch_add(held_back_here, std::memory_order_relaxed);
   };
   if (n <= kFewIds) {
     RowSummer& sums = SummerOfThisThread();
