@@ -204,24 +204,67 @@ def test_config_stays_where_the_library_is_missing(alone, monkeypatch, caplog):
     monkeypatch.undo()
 
 
+@pytest.mark.parametrize(("is_sync", "kind"), [(True, "RAW"), (False, "PACKED")])
+def test_tables_of_ranks_hold_their_rows_as_they_are(alone, is_sync, kind):
+    config = cpu_training.CpuTrainingConfig(
+        enable_sync_training=is_sync, reorder_fids_in_data_pipeline=is_sync
+    )
+    collectives.init()
+    training = cpu_training.CpuTraining(config, sync_tasks.FeatureTask.params().instantiate())
+    (instance,) = training.feature_configs.name_to_config.values()
+    assert instance.table_config.entry_type == instance.table_config.EntryType.Value(kind)
+
+
+def train_between_ranks(directory, size, cases, sync_cases):
+    """Trains all cases in one job; returns the steps by case, of each rank."""
+    with Job(directory / "logs") as job:
+        arguments = (str(directory), cases, sync_cases)
+        ranks.start(job, size, "train_everything", *arguments, module="support.sync_tasks")
+        job.expect_success()
+    return ranks.read_all(directory, "steps", size)
+
+
+def check_steps(found, case):
+    """Fails unless all ranks have done all steps; what is wrong with a step it says itself."""
+    *_, expected, _ = {**CASES, **SYNC_CASES}[case]
+    assert [steps[case] for steps in found] == [expected] * len(found)
+
+
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize(
-    ("cases", "sync_cases"), [(CASES, {}), ({}, SYNC_CASES)], ids=["cpu_training", "sync_train"]
-)
-def test_between_ranks(tmp_path, cases, sync_cases, size):
-    """All cases of one process, by as many real ones; each says itself what is wrong."""
-    with Job(tmp_path / "logs") as job:
-        ranks.start(
-            job,
-            size,
-            "train_everything",
-            str(tmp_path),
-            cases,
-            sync_cases,
-            module="support.sync_tasks",
-        )
-        job.expect_success()
-    for steps in ranks.read_all(tmp_path, "steps", size):
-        assert steps == {case: value[-2] for case, value in {**cases, **sync_cases}.items()}
+class TestCpuSyncTrainBetweenRanks:
+    @pytest.fixture(scope="class", params=[2, 3])
+    def steps(self, request, tmp_path_factory):
+        return train_between_ranks(tmp_path_factory.mktemp("ranks"), request.param, CASES, {})
+
+    def test_cpu_training_feature(self, steps):
+        check_steps(steps, "feature")
+
+    def test_cpu_training_float_feature(self, steps):
+        check_steps(steps, "float_feature")
+
+    def test_cpu_training_sequence_feature(self, steps):
+        check_steps(steps, "sequence_feature")
+
+    def test_cpu_training_non_feature(self, steps):
+        check_steps(steps, "non_feature")
+
+    def test_embedding_update(self, steps):
+        check_steps(steps, "embedding_update")
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+class TestDistributedSyncTrainBetweenRanks:
+    @pytest.fixture(scope="class", params=[2, 3])
+    def steps(self, request, tmp_path_factory):
+        return train_between_ranks(tmp_path_factory.mktemp("ranks"), request.param, {}, SYNC_CASES)
+
+    def test_basic(self, steps):
+        check_steps(steps, "basic")
+
+    def test_sparse_pipelining(self, steps):
+        check_steps(steps, "sparse_pipelining")
+
+    def test_all_queues(self, steps):
+        check_steps(steps, "all_queues")
