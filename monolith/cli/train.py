@@ -66,6 +66,33 @@ def train(
         str | None,
         typer.Option(help="What they call a model that was exported as a whole: 'default'."),
     ] = None,
+    transfer_float16: Annotated[
+        bool,
+        typer.Option(
+            "--transfer-float16",
+            help="Rows and gradients travel as float16 between workers and servers.",
+        ),
+    ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port on which each member tells its metrics to Prometheus; 0 takes a free one, "
+            "which `monolith status` shows.",
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str | None,
+        typer.Option(metavar="HOST", help="Address that it is opened on: 127.0.0.1."),
+    ] = None,
+    controller_host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="Address that the controller listens on, for calls with its token: 127.0.0.1.",
+        ),
+    ] = None,
     max_restarts: Annotated[
         int,
         typer.Option(min=0, help="How often members that die are started again, in sum."),
@@ -114,7 +141,15 @@ def train(
         "steps": steps,
         "max_steps": max_steps,
         "epochs": epochs,
-        "sync": _make_sync(sync_to, sync_interval, sync_model),
+        "settings": _list_given(
+            sync_to=sync_to,
+            sync_interval_secs=sync_interval,
+            sync_model=sync_model,
+            transfer_float16=transfer_float16 or None,
+            metrics_port=metrics_port,
+            metrics_host=metrics_host,
+            controller_host=controller_host,
+        ),
     }
     try:
         _check(target, steps, max_steps)
@@ -143,10 +178,9 @@ def _check(target: str, steps: int | None, max_steps: int | None) -> None:
         raise errors.ConfigError("Give --steps or --max-steps, not both.")
 
 
-def _make_sync(to: str | None, interval: float | None, model: str | None) -> dict[str, Any]:
-    """Returns the settings that say where changes are sent."""
-    given = {"sync_to": to, "sync_interval_secs": interval, "sync_model": model}
-    return {name: value for name, value in given.items() if value is not None}
+def _list_given(**settings: Any) -> dict[str, Any]:
+    """Returns the settings that the command line has given."""
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _to_absolute(path: str) -> str:
@@ -173,6 +207,12 @@ def _train_here(
             raise errors.ConfigError(
                 f"--ps is {num_ps}, but the members of a job share what they learn through "
                 "parameter servers; give --ps 1 or more."
+            )
+        port = wanted["settings"].get("metrics_port")
+        if port:
+            raise errors.ConfigError(
+                f"--metrics-port {port} is one port, and the job has {num_ps + num_workers} "
+                "members on this machine; give 0, and each takes a free one."
             )
         model_dir = _to_absolute(found["model_dir"])
         directories.make_writable("--model-dir", model_dir)

@@ -422,6 +422,11 @@ class Estimator:
             metrics.deep_insight_name = conf.deep_insight_name
         if conf.deep_insight_target is not None:
             metrics.deep_insight_target = conf.deep_insight_target
+        train = arguments.find_params(self._model, "train")
+        if conf.controller_host is not None:
+            train.controller_host = conf.controller_host
+        if conf.transfer_float16:
+            train.transfer_float16 = True
         # Whether metrics are computed is a setting of models only, not of any task.
         params = arguments.find_params(self._model, None)
         if "disable_native_metrics" in params and params.disable_native_metrics is None:

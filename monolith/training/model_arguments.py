@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.core import directories
+from monolith.graph.spec import Hook
 from monolith.model.model import MADE_EAGERLY, Data
 from monolith.training.config.run import RunConfig
 
@@ -44,6 +45,22 @@ def check_data(data: Any) -> Data:
             f"ml.data.csv('day1/*.csv', schema); got {data!r}."
         )
     return data
+
+
+def check_hooks(hooks: Any) -> list[Hook]:
+    """Returns hooks as a list; refuses what is no hook before a process is started for it.
+
+    Raises:
+        ConfigError: One is none.
+    """
+    hooks = [] if hooks is None else hooks
+    if isinstance(hooks, list | tuple) and all(
+        isinstance(hook, tf.compat.v1.train.SessionRunHook) for hook in hooks
+    ):
+        return list(hooks)
+    raise errors.ConfigError(
+        f"`hooks` must be a list of tf.compat.v1.train.SessionRunHook, got {hooks!r}."
+    )
 
 
 def make_config(config: RunConfig | None, model_dir: Any, name: str) -> RunConfig:

@@ -54,6 +54,7 @@ from monolith.training.model_arguments import (
     check_cluster,
     check_count,
     check_data,
+    check_hooks,
     check_sync,
     make_config,
 )
@@ -114,11 +115,12 @@ class ModelEstimator:
         config = make_config(config, model_dir, model.name)
         if config.sync:
             check_sync(config)
-        self._cluster = (config.num_ps, config.num_workers) if config.num_workers > 1 else None
+        self._cluster = (config.num_ps, config.num_workers) if config.num_workers != 1 else None
+        self._metrics_port = config.metrics_port
         if self._cluster is not None:
             check_cluster(config)
             # What is not training happens here; how many servers wrote a checkpoint is the same.
-            config = dataclasses.replace(config, num_ps=0, num_workers=1)
+            config = dataclasses.replace(config, num_ps=0, num_workers=1, metrics_port=None)
         self._config = config
         self._progress = progress
         self._data: Data | None = None
@@ -179,10 +181,11 @@ class ModelEstimator:
         check_count("epochs", epochs)
         if steps is not None and max_steps is not None:
             raise errors.ConfigError("Give `steps` or `max_steps`, not both.")
+        hooks = check_hooks(hooks)
         read = check_data(data)
         if self._cluster is not None:
             made = make_work(
-                self, read, epochs=epochs, restore_what_fits=restore_what_fits, hooks=hooks or ()
+                self, read, epochs=epochs, restore_what_fits=restore_what_fits, hooks=hooks
             )
             self._train_on_cluster(made, steps, max_steps)
             return self
@@ -473,7 +476,13 @@ def make_work(
     """
     config = estimator._config
     num_ps, num_workers = estimator._cluster or (config.num_ps, config.num_workers)
-    config = dataclasses.replace(config, is_local=False, num_ps=num_ps, num_workers=num_workers)
+    config = dataclasses.replace(
+        config,
+        is_local=False,
+        num_ps=num_ps,
+        num_workers=num_workers,
+        metrics_port=estimator._metrics_port,
+    )
     if estimator._has_default_dir:
         config.model_dir = ""
     return ModelWork(

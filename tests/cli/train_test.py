@@ -42,6 +42,10 @@ def test_help_names_the_roles_and_where_members_meet():
             [JOB, "--role", "ps", "--index", 0, "--address", "192.0.2.1"],
             "Cannot listen on '192.0.2.1' alone: 192.0.2.1 is no address of this machine",
         ),
+        (
+            [JOB, "--model-dir", "m", "--ps", 1, "--workers", 2, "--metrics-port", 9100],
+            "--metrics-port 9100 is one port, and the job has 3 members on this machine; give 0",
+        ),
         ([JOB, "--discovery", "tf_config"], "--discovery tf_config reads the variable TF_CONFIG"),
     ],
 )

@@ -26,6 +26,7 @@ from monolith.cluster.local import nursery, processes
 from monolith.cluster.local import start as local_start
 from monolith.cluster.members import MemberState
 from monolith.training.distributed import plan
+from monolith.training.distributed.exporter import METRICS
 from monolith.training.estimator import Estimator, RunConfig
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
@@ -242,9 +243,12 @@ class TestOneMember:
         model_dir, files = tmp_path / "counting", f"file://{tmp_path}/meet"
         common = [f"{JOBS}:PARAMS", "--ps", 1, "--workers", 2, "--model-dir", model_dir]
         common += ["--discovery", files, "--address", "127.0.0.1"]
+        common += ["--metrics-port", 0, "--controller-host", "127.0.0.2", "--transfer-float16"]
         server = start(*common, "--role", "ps", "--index", 0)
         chief = start(*common, "--role", "chief")
-        wait_for_member(model_dir, "worker", 0, chief)
+        record = wait_for_member(model_dir, "worker", 0, chief)
+        assert record.details[METRICS].startswith("127.0.0.1:")
+        assert (model_dir / "controller_server_addr.txt").read_text().startswith("127.0.0.2:")
         second = start(*common, "--role", "worker", "--index", 0)
         beyond = start(*common, "--role", "worker", "--index", 2)
         expect_refusal(second, "Worker 0, the chief, of this model directory is running already")
@@ -276,6 +280,20 @@ class TestOneMember:
         assert read_step(model_dir) == 20
         assert {service["name"] for service in agent.services.values()} == {"counting"}
         assert len(agent.services) == 2
+
+    @pytest.mark.external
+    def test_members_that_meet_in_zookeeper(self, tmp_path, zookeeper_server):
+        model_dir = tmp_path / "counting"
+        common = [f"{JOBS}:PARAMS", "--ps", 1, "--workers", 1, "--model-dir", model_dir]
+        common += ["--discovery", f"zk://{zookeeper_server.hosts}/ranking"]
+        common += ["--address", "127.0.0.1"]
+        members = [
+            start(*common, *role) for role in (("--role", "ps", "--index", 0), ("--role", "chief"))
+        ]
+        for member in members:
+            code, _, log = finish(member)
+            assert code == 0, log
+        assert read_step(model_dir) == 20
 
     def test_tf_config_and_a_port_that_is_taken(self, tmp_path):
         with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -222,6 +222,14 @@ class TestLocal:
         assert counter.num_runs == 5
         assert "evaluation" not in capfd.readouterr().err
 
+    def test_how_rows_travel_and_where_the_controller_listens(self, tmp_path):
+        settings = {"is_local": True, "model_dir": str(tmp_path)}
+        train = Estimator(Movies.params(), RunConfig(**settings))._model.train
+        assert (train.controller_host, train.transfer_float16) == ("127.0.0.1", False)
+        settings |= {"controller_host": "127.0.0.2", "transfer_float16": True}
+        train = Estimator(Movies.params(), RunConfig(**settings))._model.train
+        assert (train.controller_host, train.transfer_float16) == ("127.0.0.2", True)
+
     def test_params_override(self, tmp_path):
         conf = RunnerConfig(
             is_local=True,
@@ -451,7 +459,7 @@ class TestRunConfig:
         assert config.enable_dynamic_sharding is False
         assert len([f for f in dataclasses.fields(config) if f.name.startswith("sync_")]) == 5
         assert config.sync is False
-        assert len(dataclasses.fields(config)) == 37 + 1 + 5 + 1
+        assert len(dataclasses.fields(config)) == 37 + 1 + 5 + 1 + 6
 
     def test_json(self):
         config = RunConfig(num_ps=3, reload_alias_map={"new": "old"})
@@ -476,6 +484,28 @@ class TestRunConfig:
         assert config.discovery_type == ServiceDiscoveryType.ZK
         assert (config.max_retry_times, config.retry_wait_in_secs) == (6, 5)
         assert config.partial_recovery is None
+
+    @pytest.mark.parametrize("capacity", [0, 3])
+    def test_lookups_as_far_ahead_as_it_says(self, capacity):
+        config = RunConfig(embedding_prefetch_capacity=capacity).to_runner_config()
+        assert config.embedding_prefetch_capacity == capacity
+
+    def test_how_members_are_reached(self):
+        settings = {
+            "metrics_port": 0,
+            "metrics_host": "0.0.0.0",
+            "controller_host": "127.0.0.2",
+            "transfer_float16": True,
+            "enable_variable_prefetch": True,
+        }
+        config = RunConfig(**settings).to_runner_config()
+        assert {name: getattr(config, name) for name in settings} == settings
+
+    def test_ranks_do_not_exchange_rows_as_float16(self):
+        with pytest.raises(
+            errors.ConfigError, match=r"^`sync` and `transfer_float16`"
+        ):
+            RunConfig(sync=True, transfer_float16=True).to_runner_config()
 
     def test_gpu_job_keeps_its_queues(self):
         FLAGS["enable_gpu_training"].value = True

@@ -337,6 +337,14 @@ class TestBadInput:
             ({"optimizer": ml.AMSGrad(0.1)}, "AMSGrad is for rows only"),
             ({"config": {}}, "`config` must be an ml.RunConfig"),
             ({"config": ml.RunConfig(model_dir="other")}, "There are two model directories"),
+            (
+                {"config": ml.RunConfig(num_ps=2, num_workers=0)},
+                "`num_workers` must be a positive int, got 0",
+            ),
+            (
+                {"config": ml.RunConfig(num_ps=0, num_workers=2)},
+                "`num_ps` must be a positive int, got 0",
+            ),
         ],
     )
     def test_settings(self, settings, message):
@@ -372,11 +380,18 @@ class TestBadInput:
         with pytest.raises(ml.errors.ConfigError, match="`steps` or `max_steps`, not both"):
             estimator.train(read_clicks, steps=1, max_steps=2)
 
+    @pytest.mark.parametrize("settings", [{}, {"num_ps": 1, "num_workers": 2}])
+    def test_hooks_that_are_none(self, settings):
+        """Said once, before any process is started."""
+        estimator = ml.Estimator(Clicks(), "clicks", config=ml.RunConfig(**settings))
+        with pytest.raises(ml.errors.ConfigError, match=r"^`hooks` must be a list of tf\.compat"):
+            estimator.train(read_clicks, hooks=[object()])
+
     def test_labels_that_are_not_binary(self, estimator):
         def data():
             return read_clicks().map(lambda batch: {**batch, "click": batch["click"] + 1})
 
-        with pytest.raises(ml.errors.DataError, match="labels of head click must be 0 or 1"):
+        with pytest.raises(ml.errors.DataError, match=r"must be 0 or 1, .*, got [12]"):
             estimator.train(data)
 
 

@@ -31,16 +31,25 @@ class ReportSettings:
 
 @dataclasses.dataclass
 class ScrapeSettings:
-    """Where a member of a job of several processes can be asked for its metrics.
+    """Where the processes of a job can be reached, and how rows travel between them.
+
+    The last two are for the task, whose `train.controller_host` and `train.transfer_float16` an
+    estimator sets by them.
 
     :param metrics_port: Port on which each process tells its metrics as Prometheus reads them. 0
         takes a free one, which `monolith status` shows. If unset, none is opened.
     :param metrics_host: Address that metrics_port is opened on. The default can be reached from
         the same machine only; 0.0.0.0 is all addresses.
+    :param controller_host: Address that the controller listens on, for calls with its token;
+        0.0.0.0 is all addresses. If unset, as the task says, which is 127.0.0.1 by default.
+    :param transfer_float16: Whether rows and gradients travel as float16 between workers and
+        servers, which is half of the bytes. False leaves it to the task.
     """
 
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    controller_host: str | None = None
+    transfer_float16: bool = False
 
 
 @dataclasses.dataclass

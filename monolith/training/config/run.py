@@ -77,6 +77,16 @@ class RunConfig:
         log_step_count_steps: Steps between log lines.
         enable_dynamic_sharding: Whether workers take input files as they go, instead of each its
             part of them.
+        embedding_prefetch_capacity: Batches that may wait between the lookup of their rows and the
+            model; 0: none, each is looked up in its own step. None: 1.
+        enable_variable_prefetch: Whether dense variables are read from a local copy, which is
+            fetched from the servers beside each step.
+        transfer_float16: Whether rows and gradients travel as float16 between workers and servers.
+        metrics_port: Port on which each member of a job tells its metrics as Prometheus reads
+            them; 0 takes a free one, which `monolith status` shows. None: none is opened.
+        metrics_host: Address that it is opened on; 0.0.0.0 is all addresses.
+        controller_host: Address that the controller listens on, for calls with its token; None:
+            127.0.0.1, unless the task says otherwise.
         sync: Whether this process is a rank of a synchronous job, as `monolith run` starts them:
             ranks share the tables and average their gradients in every step. One process alone is
             the only rank.
@@ -125,6 +135,12 @@ class RunConfig:
     save_summary_steps: int = 100
     log_step_count_steps: int = 100
     enable_dynamic_sharding: bool = False
+    embedding_prefetch_capacity: int | None = None
+    enable_variable_prefetch: bool = False
+    transfer_float16: bool = False
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+    controller_host: str | None = None
     sync: bool = False
 
     def to_json(self) -> str:
@@ -153,7 +169,15 @@ class RunConfig:
 
         Lookups run ahead of the steps and gradients behind them, and jobs that would meet in
         Consul meet in ZooKeeper.
+
+        Raises:
+            ConfigError: Two settings exclude each other.
         """
+        if self.sync and self.transfer_float16:
+            raise errors.ConfigError(
+                "`sync` and `transfer_float16` are both True, but ranks exchange rows as they are; "
+                "leave one of them at False."
+            )
         changed = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -171,7 +195,8 @@ class RunConfig:
             config.enable_sync_training = True
             config.reorder_fids_in_data_pipeline = True
         elif not config.enable_gpu_training:
-            config.embedding_prefetch_capacity = max(1, config.embedding_prefetch_capacity)
+            if self.embedding_prefetch_capacity is None:
+                config.embedding_prefetch_capacity = max(1, config.embedding_prefetch_capacity)
             config.enable_embedding_postpush = True
         if self.enable_parameter_sync:
             config.enable_realtime_training = True

@@ -44,7 +44,7 @@ def find_work(
     steps: int | None = None,
     max_steps: int | None = None,
     epochs: int = 1,
-    sync: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Work:
     """Returns what a name stands for.
 
@@ -55,7 +55,7 @@ def find_work(
         steps: How many steps to train.
         max_steps: Global step to train to.
         epochs: How often data is read.
-        sync: Settings of a `RunConfig` that say where changes are sent, in place of its own.
+        settings: Settings of a `RunConfig`, in place of its own.
 
     Raises:
         ConfigError: There is no such thing, it is of another kind, or it does not go together.
@@ -73,8 +73,8 @@ def find_work(
         made_data = _find_data(target, data)
     work = _to_work(target, found, made_data, epochs)
     work.steps, work.max_steps = steps, max_steps
-    if sync:
-        work = dataclasses.replace(work, config=dataclasses.replace(work.config, **sync))
+    if settings:
+        work = dataclasses.replace(work, config=dataclasses.replace(work.config, **settings))
     return _set_model_dir(target, work, model_dir)
 
 

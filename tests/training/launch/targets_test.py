@@ -66,6 +66,20 @@ class TestEstimators:
         assert found.config.save_checkpoints_steps == 5
         assert found.config.model_dir == str(tmp_path)
 
+    def test_what_the_command_line_says_counts(self, monkeypatch, tmp_path):
+        config = ml.RunConfig(num_ps=2, num_workers=3, metrics_port=9100, metrics_host="0.0.0.0")
+        made = ml.Estimator(launch_jobs.Clicks(), str(tmp_path), config=config)
+        found = self.find(
+            monkeypatch,
+            made,
+            "read",
+            model_dir=None,
+            settings={"metrics_port": 0, "transfer_float16": True},
+        )
+        conf = found.make_config()
+        assert (conf.metrics_port, conf.metrics_host) == (0, "0.0.0.0")
+        assert conf.transfer_float16
+
     def test_of_a_model_that_names_no_directory(self, monkeypatch):
         made = ml.Estimator(launch_jobs.Clicks())
         assert self.find(monkeypatch, made, "read").config.model_dir == "/models/a"
