@@ -26,15 +26,12 @@ from monolith import errors
 from monolith.embedding.sharding import ranks
 from monolith.graph import collectives, devices, mpi
 from monolith.model.task import NativeTask
+from monolith.serving.sync.targets import SyncBackend
 from monolith.training.config import supported
 from monolith.training.config.job import CpuTrainingConfig, DistributedCpuTrainingConfig
 from monolith.training.graph.estimator import GraphEstimator
-from monolith.training.hooks import interrupt
-from monolith.training.hooks.sync_training import (
-    EofAwareTask,
-    ParameterSyncHook,
-    SyncTrainingInfoHook,
-)
+from monolith.training.hooks import interrupt, serving_sync
+from monolith.training.hooks.sync_training import EofAwareTask, SyncTrainingInfoHook
 from monolith.training.local import check_graph_mode, make_local_run_config
 from monolith.training.tables import save
 from monolith.training.tables.training import CpuTraining
@@ -84,8 +81,10 @@ def distributed_sync_train(
         config: The job, see `init_sync_train_and_update_conf`.
         params: Settings of the task; `params.instantiate()` makes it. `train.max_steps` ends the
             training, or the end of the input does.
-        sync_backend: Tells which servers get the rows that change, see `ParameterSyncHook`: those
-            of rank `i` go to the part `ps_<i>` of the exported model. None: nobody gets them.
+        sync_backend: Tells which servers get what changes, as
+            `monolith.serving.sync.targets.SyncBackend` says: rows of rank `i` go to the part
+            `ps_<i>` of the exported model, variables to `entry`. The caller starts and stops it.
+            None: as `sync_to` of the config says.
         user_hooks: Hooks of the caller.
 
     Returns:
@@ -103,7 +102,7 @@ def distributed_sync_train(
     supported.check_settings(config)
     supported.check_ranks(config)
     collectives.init()
-    if sync_backend is not None:
+    if sync_backend is not None or config.sync_to:
         _check_parts()
     assert mpi.get_mpi_rank() == config.index, (
         "Given RunConfig.index should be consistent with hvd.rank(). "
@@ -114,20 +113,35 @@ def distributed_sync_train(
     task = params.instantiate()
     if not isinstance(task, NativeTask):
         raise ValueError(f"distributed sync train only support NativeTask. Got {task}")
-    training = CpuTraining(config, task, sync_backend)
+    with contextlib.ExitStack() as stack:
+        backend = sync_backend
+        if backend is None:
+            backend = serving_sync.make_backend(config)
+            if backend is not None:
+                stack.callback(backend.stop)
+        training = CpuTraining(config, task, backend)
+        return _train(config, training, backend, user_hooks or ())
+
+
+def _train(
+    config: DistributedCpuTrainingConfig,
+    training: CpuTraining,
+    backend: SyncBackend | None,
+    user_hooks: Sequence[tf.compat.v1.train.SessionRunHook],
+) -> GraphEstimator:
     # The same in all ranks, also after a restart, so that the input goes on where it was.
     training.input_seed = zlib.crc32(config.model_dir.encode())
     if config.index == 0 and config.model_dir:
-        save.prepare_model_dir(config.model_dir, task.p)
+        save.prepare_model_dir(config.model_dir, training.p)
     # From here on, all see the same checkpoints.
     collectives.gather_numbers([config.index])
     wrapped = EofAwareTask(cast(NativeTask, training), bool(config.use_dataservice))
-    train = task.p.train
+    train = training.p.train
     hooks = [
         *_make_start_hooks(),
-        *([] if sync_backend is None else [ParameterSyncHook(sync_backend, config.index)]),
+        *_make_sync_hooks(config, backend),
         SyncTrainingInfoHook(),
-        *(user_hooks or ()),
+        *user_hooks,
     ]
     with _one_writer(config.index):
         estimator = GraphEstimator(
@@ -152,14 +166,25 @@ def _check_parts() -> None:
     """
     if ranks.get_first_owner(collectives.size()) > 0:
         raise errors.ConfigError(
-            f"Of {collectives.size()} ranks, rank 0 has no rows, so `sync_backend` cannot tell the "
-            "servers of each rank's part; set MONOLITH_SYNC_EMPTY_RANK0_PS_SHARD=0 in all of them."
+            f"Of {collectives.size()} ranks, rank 0 has no rows, so the part of a rank is not that "
+            "of its number, and `sync_to` and `sync_backend` do not know its servers; set "
+            "MONOLITH_SYNC_EMPTY_RANK0_PS_SHARD=0 in all of them."
         )
 
 
 def _make_start_hooks() -> list[tf.compat.v1.train.SessionRunHook]:
     """Returns what makes all ranks start with the same variables."""
     return [collectives.BroadcastGlobalVariablesHook(0)] if collectives.size() > 1 else []
+
+
+def _make_sync_hooks(
+    config: DistributedCpuTrainingConfig, backend: SyncBackend | None
+) -> list[tf.compat.v1.train.SessionRunHook]:
+    """Returns what sends this rank's changes to servers, if somebody is to get them."""
+    if backend is None:
+        return []
+    sync_config = serving_sync.make_sync_config(config)
+    return [serving_sync.ServingSyncHook(backend, sync_config, rank=config.index)]
 
 
 def _make_run_config(config: DistributedCpuTrainingConfig, training: CpuTraining) -> Any:

@@ -10,8 +10,12 @@ import time
 
 import numpy as np
 import pytest
-from support import jobs, parts, sync_job
+import tensorflow as tf
+from support import jobs, parts, ranks, serving, sync_job, sync_models
+from tensorflow_serving.apis import predict_pb2
 
+from monolith.cluster.discovery_file import FileServiceDiscovery
+from monolith.serving.remote.announcing import Announcer
 from monolith.serving.server.loaded import LoadedModel
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.usefixtures("graph_mode")]
@@ -174,3 +178,41 @@ def test_servers_follow_a_job_whatever_happens_to_them(tmp_path):
         expected = read_trained(exported[f"ps_{part}"], ids[part])
         assert expected[0].tolist() == [steps] * sync_job.DIM
         assert rows.tobytes() == expected.tobytes(), (part, replica)
+
+
+def test_servers_follow_ranks(tmp_path):
+    """Each rank sends its rows, and rank 0 the variables, to servers of the whole model."""
+    place = f"file:{tmp_path / 'servers'}"
+    base = tmp_path / "model" / "exported_models"
+    with jobs.Job(tmp_path / "logs") as job:
+        start_ranks(job, str(tmp_path), 3)
+        job.expect_success()
+    with serving.serving(base, allow_writes=True) as (server, client):
+        address = f"127.0.0.1:{server.port}"
+        discovery = FileServiceDiscovery(str(tmp_path / "servers"))
+        with Announcer(discovery, server.models, address, 0), jobs.Job(tmp_path / "more") as job:
+            before = ask_ranking(client)
+            start_ranks(job, str(tmp_path), 6, place)
+            job.expect_success()
+            after = ask_ranking(client)
+    trained = sync_models.make_estimator(tmp_path / "model", "adagrad", sync=False)
+    expected = list(trained.predict(sync_models.all_ids))
+    for name, values in after.items():
+        np.testing.assert_allclose(
+            values, np.array([row[name] for row in expected]), rtol=0, atol=1e-6, err_msg=name
+        )
+        assert np.abs(values - before[name]).max() > 1e-3
+
+
+def start_ranks(job, *args):
+    ranks.start(job, 2, "train_for_servers", *args, module="support.sync_models")
+
+
+def ask_ranking(client):
+    """Returns what a server says of all ids: their clicks, and their rows."""
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = "m"
+    for name in ("user", "item"):
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(np.arange(sync_models.NUM_IDS)))
+    response = client.prediction.Predict(request, timeout=60)
+    return {name: tf.make_ndarray(value) for name, value in response.outputs.items()}

@@ -134,3 +134,20 @@ def train_until_killed(directory, kill=None, max_steps=NUM_BATCHES):
     # Who goes on with another number of ranks reads its input from the start.
     estimator.train(Data(NUM_BATCHES), max_steps=max_steps)
     collectives.shutdown()
+
+
+def train_for_servers(directory, num_batches, place=None):
+    """Trains; without a place of servers to keep up to date, rank 0 exports."""
+    collectives.init()
+    settings = {} if place is None else {"sync_to": place, "sync_model": "m"}
+    estimator = make_estimator(
+        f"{directory}/model",
+        "adagrad",
+        sync_interval_secs=0.1,
+        sync_dense_interval_secs=0.2,
+        **settings,
+    )
+    estimator.train(Data(num_batches))
+    if place is None and collectives.rank() == 0:
+        estimator.export()
+    collectives.shutdown()

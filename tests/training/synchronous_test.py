@@ -8,15 +8,19 @@ import json
 import sys
 from unittest import mock
 
+import grpc
 import pytest
 import tensorflow as tf
-from support import ranks, sync_tasks
+from support import ranks, row_server, sync_tasks
 from support.jobs import Job
+from tensorflow_serving.apis import predict_pb2
 
 from monolith import errors
+from monolith.cluster.discovery_file import FileServiceDiscovery
 from monolith.core import metrics
 from monolith.graph import collectives
 from monolith.native_training import cpu_training
+from monolith.native_training.data.training_instance.python.parser_utils import advanced_parse
 from monolith.serving.sync import client_ops
 from monolith.training.tables import save
 
@@ -110,24 +114,48 @@ class TestDistributedSyncTrain:
         sink = CountOfSentRows()
         metrics.set_sink(sink)
         backend = mock.Mock(get_sync_targets=mock.Mock(return_value=("m", [f"127.0.0.1:{port}"])))
-        params = sync_tasks.FeatureTask.params()
-        params.train.max_steps = 5
-        config = make_config(tmp_path, use_native_multi_hash_table=native)
+        config = make_config(tmp_path, use_native_multi_hash_table=native, sync_interval_secs=0.05)
         try:
-            cpu_training.distributed_sync_train(config, params, sync_backend=backend)
+            train_with(backend, config, max_steps=5)
         finally:
             metrics.set_sink(None)
             with tf.compat.v1.Session() as session:
                 session.run(server.shutdown())
-        backend.get_sync_targets.assert_called_with("ps_0")
-        # The rows of a batch, in each step; a server that is slow to answer gets them in the next.
-        assert [count for count, _ in sink.sent] == [4] * 5
-        assert sink.sent[-1] == (4, "OK")
+        # Variables are for the servers of the dense part.
+        parts = {call.args[0] for call in backend.get_sync_targets.mock_calls}
+        assert parts == {"ps_0", "entry"}
+        # The rows of the batch; some calls are about forms that this server does not take.
+        assert {count for count, _ in sink.sent} <= {0, 4}
+        assert (4, "OK") in sink.sent
+        backend.start.assert_not_called()
+        backend.stop.assert_not_called()
+
+    @pytest.mark.parametrize("settings", [{}, {"sync_to": "file:{}"}], ids=["backend", "sync_to"])
+    def test_a_server_that_does_not_answer_stops_no_step(self, tmp_path, settings):
+        with SlowServer() as server:
+            # It answers once the training has gone on without it.
+            server.hold.clear()
+            address = f"127.0.0.1:{server.port}"
+            backend = None
+            if settings:
+                settings = {"sync_to": f"file:{tmp_path / 'place'}", "sync_model": "m"}
+                FileServiceDiscovery(str(tmp_path / "place")).register("m", 0, address)
+            else:
+                backend = mock.Mock(get_sync_targets=lambda part: ("m", [address]))
+            config = make_config(tmp_path / "model", sync_interval_secs=0.05, **settings)
+            steps = StepsBesideCall(server)
+            train_with(backend, config, hooks=[steps], endless=True)
+            assert steps.count == StepsBesideCall.ENOUGH
+            # One is for rows, and there is no more than one at a time; a step does not make one.
+            assert steps.calls < StepsBesideCall.ENOUGH / 2
 
     def test_parts_that_are_not_those_of_ranks(self, tmp_path, monkeypatch):
         monkeypatch.setattr(collectives, "size", lambda: 5)
-        with pytest.raises(errors.ConfigError, match="Of 5 ranks, rank 0 has no rows, so `sync_b"):
+        with pytest.raises(errors.ConfigError, match="Of 5 ranks, rank 0 has no rows, so the part"):
             cpu_training.distributed_sync_train(make_config(tmp_path), NoTask(), sync_backend=1)
+        config = make_config(tmp_path, sync_to="file:/servers")
+        with pytest.raises(errors.ConfigError, match="Of 5 ranks, rank 0 has no rows, so the part"):
+            cpu_training.distributed_sync_train(config, NoTask())
 
     def test_deltas_are_of_one_process(self, tmp_path):
         params = sync_tasks.FeatureTask.params()
@@ -148,6 +176,57 @@ def sync_train(tmp_path, case):
     sync_tasks.sync_train(str(tmp_path), {case: SYNC_CASES[case]})
     found = json.loads((tmp_path / "steps-0.json").read_text())
     assert found == {case: SYNC_CASES[case][0]}
+
+
+class EndlessFeatureTask(sync_tasks.FeatureTask):
+    """Its input has no end."""
+
+    def create_input_fn(self, mode):
+        return lambda: (
+            tf.data.Dataset.from_tensors(self.make_features()).repeat().map(advanced_parse)
+        )
+
+
+def train_with(backend, config, max_steps=None, hooks=(), endless=False):
+    params = (EndlessFeatureTask if endless else sync_tasks.FeatureTask).params()
+    params.train.max_steps = max_steps
+    cpu_training.distributed_sync_train(config, params, backend, hooks)
+
+
+class SlowServer(row_server.RowServer):
+    """Takes whatever rows there are, when it is let."""
+
+    def Predict(self, request, context):
+        self.calls += 1
+        self.hold.wait(240)
+        if "list_ids" in request.model_spec.signature_name:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "It does not list them.")
+        return predict_pb2.PredictResponse()
+
+
+class StepsBesideCall(tf.compat.v1.train.SessionRunHook):
+    """Stops after some steps beside a call that the server holds, which it answers then.
+
+    Attributes:
+        count: How many steps there were since the call had come.
+        calls: How many calls came meanwhile.
+    """
+
+    ENOUGH = 100
+
+    def __init__(self, server):
+        self._server = server
+        self.count = 0
+        self.calls = 0
+
+    def after_run(self, run_context, run_values):
+        if not self._server.calls:
+            return
+        self.count += 1
+        if self.count == self.ENOUGH:
+            self.calls = self._server.calls
+            self._server.hold.set()
+            run_context.request_stop()
 
 
 class CountOfSentRows:

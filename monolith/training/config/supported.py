@@ -116,14 +116,8 @@ def check_settings(config: CpuTrainingConfig) -> None:
         if config.enable_realtime_training:
             raise errors.ConfigError(
                 "`enable_sync_training` and `enable_realtime_training` are both True, but ranks of "
-                "a synchronous job send rows to the servers of a `sync_backend` only; leave one of "
-                "them at False, and hand it to `distributed_sync_train`."
-            )
-        if config.sync_to:
-            raise errors.ConfigError(
-                f"`enable_sync_training` is True and `sync_to` is {config.sync_to!r}, but ranks of "
-                "a synchronous job send rows to the servers of a `sync_backend` only; leave it "
-                "unset, and hand one to `distributed_sync_train`."
+                "a synchronous job find servers by `sync_to`, or by a `sync_backend`; leave one of "
+                "them at False, and set the first, or hand the second to `distributed_sync_train`."
             )
         return
     if config.enable_partial_sync_training:

@@ -20,6 +20,7 @@ Example:
 import datetime
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -81,6 +82,10 @@ class SyncTrainingBarrierSaverListener(tf.compat.v1.train.CheckpointSaverListene
 class ParameterSyncHook(tf.compat.v1.train.SessionRunHook):
     """Sends rows that training has changed to the serving side, after every step.
 
+    No step waits for that: a thread of its own sends what has changed until then, and steps that
+    are over meanwhile are sent together. `monolith.training.hooks.serving_sync` sends variables,
+    too, and one server that does not answer holds up no other there.
+
     Args:
         sync_backend: Knows the servers: `get_sync_targets("ps_<index>")` returns the name of the
             model and their addresses.
@@ -89,6 +94,7 @@ class ParameterSyncHook(tf.compat.v1.train.SessionRunHook):
         client: What sends: `create_sync_op(config)` returns the op that does; by default, the sync
             client that the tables of part `ps_index` were made with.
         clock: Returns a time in seconds that never goes back.
+        flush_sec: How long the end of a training waits for the last rows to be sent.
     """
 
     def __init__(
@@ -99,16 +105,20 @@ class ParameterSyncHook(tf.compat.v1.train.SessionRunHook):
         *,
         client: Any = None,
         clock: Callable[[], float] = time.monotonic,
+        flush_sec: float = 20.0,
     ) -> None:
         self._backend = sync_backend
         self._ps_index = ps_index
         self._refresh_interval = refresh_interval
         self._client = client
         self._clock = clock
+        self._flush_sec = flush_sec
         self._config = b""
         self._refreshed_sec: float | None = None
+        self._problem = ""
         self._placeholder: tf.Tensor | None = None
         self._sync_op: Any = None
+        self._sender: _Beside | None = None
 
     def begin(self) -> None:
         self._placeholder = tf.compat.v1.placeholder(tf.string, [], name="sync_config_str")
@@ -117,17 +127,82 @@ class ParameterSyncHook(tf.compat.v1.train.SessionRunHook):
         )
         self._sync_op = client.create_sync_op(self._placeholder)
 
+    def after_create_session(self, session: tf.compat.v1.Session, coord: Any) -> None:
+        if self._sender is not None:
+            self._sender.close(0.0)  # After a session that was lost.
+        self._sender = _Beside(lambda: self._send(session), "parameter_sync")
+
     def after_run(
         self,
         run_context: tf.compat.v1.train.SessionRunContext,
         run_values: tf.compat.v1.train.SessionRunValues,
     ) -> None:
-        now_sec = self._clock()
-        is_first = self._refreshed_sec is None
-        if is_first or now_sec - (self._refreshed_sec or 0.0) >= self._refresh_interval:
-            self._refreshed_sec = now_sec
-            self._config = refresh_sync_config(self._backend, self._ps_index)
-        run_context.session.run(self._sync_op, {self._placeholder: self._config})
+        assert self._sender is not None
+        self._sender.ask()
+
+    def end(self, session: tf.compat.v1.Session) -> None:
+        assert self._sender is not None
+        if not self._sender.close(self._flush_sec):
+            logger.warning("the last rows of this training were not sent in %g s", self._flush_sec)
+
+    def _send(self, session: tf.compat.v1.Session) -> None:
+        try:
+            now_sec = self._clock()
+            is_first = self._refreshed_sec is None
+            if is_first or now_sec - (self._refreshed_sec or 0.0) >= self._refresh_interval:
+                self._config = refresh_sync_config(self._backend, self._ps_index)
+                self._refreshed_sec = now_sec
+            session.run(self._sync_op, {self._placeholder: self._config})
+        except Exception as e:  # noqa: BLE001 - training goes on, and the next time may succeed
+            problem = str(e).partition("\n")[0]
+            if problem != self._problem:
+                logger.warning("rows are not sent at the moment: %s", problem)
+            self._problem = problem
+        else:
+            self._problem = ""
+
+
+class _Beside:
+    """Does something in a thread of its own, once for all that have asked for it meanwhile.
+
+    Args:
+        act: What it does; it must not raise.
+        name: What the thread is called.
+    """
+
+    def __init__(self, act: Callable[[], None], name: str) -> None:
+        self._act = act
+        self._changed = threading.Condition()
+        self._asked = 0
+        self._done = 0
+        self._is_closed = False
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def ask(self) -> None:
+        """Has it done, some time from now on."""
+        with self._changed:
+            self._asked += 1
+            self._changed.notify_all()
+
+    def close(self, timeout_sec: float) -> bool:
+        """Ends the thread; returns whether all that was asked for is done by then."""
+        with self._changed:
+            is_done = self._changed.wait_for(lambda: self._done == self._asked, timeout_sec)
+            self._is_closed = True
+            self._changed.notify_all()
+        return is_done
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed or self._asked > self._done)
+                if self._is_closed:
+                    return
+                asked = self._asked
+            self._act()
+            with self._changed:
+                self._done = asked
+                self._changed.notify_all()
 
 
 class _EveryFewSteps(tf.compat.v1.train.SessionRunHook):

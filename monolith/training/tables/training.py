@@ -288,7 +288,7 @@ class CpuTraining:
         sync_clients = None
         if mode == ModeKeys.TRAIN and config.enable_full_sync_training:
             if self._sync_backend is not None:
-                # `ParameterSyncHook` finds it by this name.
+                # Hooks that send find it by this name.
                 sync_clients = [parameter_sync_client_from_config(name_suffix=str(config.index))]
         elif mode == ModeKeys.TRAIN and serving_sync.is_synced(self.config):
             sync_clients = create_parameter_sync_clients(self.config.num_ps)

@@ -3,6 +3,8 @@
 import datetime
 import logging
 import os
+import threading
+import time
 from unittest import mock
 
 import pytest
@@ -255,31 +257,105 @@ class TestBarrier:
         assert "have not waited for each other at step 7" in caplog.text
 
 
+class Client:
+    """Sends nothing, but notes that it would.
+
+    Attributes:
+        sent: The configs with which it was asked to send.
+        hold: While this is cleared, sending takes its time.
+    """
+
+    def __init__(self):
+        self.sent = []
+        self.hold = threading.Event()
+        self.hold.set()
+
+    def create_sync_op(self, config):
+        return tf.compat.v1.py_func(self._send, [config], tf.string)
+
+    def _send(self, text):
+        self.sent.append(text)
+        assert self.hold.wait(240)
+        return text
+
+
+class WaitAfterStep(tf.compat.v1.train.SessionRunHook):
+    """Goes on when a condition holds for the number of steps."""
+
+    def __init__(self, condition):
+        self._condition = condition
+        self._steps = 0
+
+    def after_run(self, run_context, run_values):
+        self._steps += 1
+        deadline_sec = time.monotonic() + 60
+        while not self._condition(self._steps):
+            assert time.monotonic() < deadline_sec, "it does not happen"
+            time.sleep(0.01)
+
+
 @pytest.mark.usefixtures("graph_mode")
 class TestParameterSync:
     def test_config_is_refreshed(self):
         tf.compat.v1.train.create_global_step()
-        sent = []
-
-        class Client:
-            def create_sync_op(self, config):
-                return tf.compat.v1.py_func(
-                    lambda text: sent.append(text) or text, [config], tf.string
-                )
-
+        client = Client()
         backend = mock.Mock()
         backend.get_sync_targets.side_effect = [("m", ["a:1"]), ("m", ["a:1", "b:1"])]
         times = iter([0.0, 50.0, 100.0])
-        hook = sync_training.ParameterSyncHook(
-            backend, 3, client=Client(), clock=lambda: next(times)
-        )
-        run([hook], 3)
+        hook = sync_training.ParameterSyncHook(backend, 3, client=client, clock=lambda: next(times))
+        run([hook, WaitAfterStep(lambda steps: len(client.sent) == steps)], 3)
         backend.get_sync_targets.assert_called_with("ps_3")
-        configs = [parameter_sync_pb2.ClientConfig.FromString(text) for text in sent]
+        configs = [parameter_sync_pb2.ClientConfig.FromString(text) for text in client.sent]
         assert [list(c.targets) for c in configs] == [["a:1"], ["a:1"], ["a:1", "b:1"]]
         assert {(c.model_name, c.signature_name, c.timeout_in_ms) for c in configs} == {
             ("m", "hashtable_assign", 3000)
         }
+
+    def test_no_step_waits_for_a_server(self):
+        tf.compat.v1.train.create_global_step()
+        client = Client()
+        client.hold.clear()
+        sent_before_the_end = []
+
+        class AtTheEnd(tf.compat.v1.train.SessionRunHook):
+            def end(self, session):
+                sent_before_the_end.extend(client.sent)
+                client.hold.set()
+
+        backend = mock.Mock(get_sync_targets=lambda name: ("m", ["a:1"]))
+        hook = sync_training.ParameterSyncHook(backend, 3, client=client, flush_sec=60)
+        # What is sent after the first step takes until all steps are over.
+        first = WaitAfterStep(lambda steps: client.sent)
+        assert run([AtTheEnd(), hook, first], 50) == 50
+        assert len(sent_before_the_end) == 1
+        # All the others are sent at once.
+        assert len(client.sent) == 2
+
+    def test_the_end_waits_for_a_time_only(self, caplog):
+        tf.compat.v1.train.create_global_step()
+        client = Client()
+        client.hold.clear()
+        backend = mock.Mock(get_sync_targets=lambda name: ("m", ["a:1"]))
+        hook = sync_training.ParameterSyncHook(backend, 3, client=client, flush_sec=0.1)
+
+        class Release(tf.compat.v1.train.SessionRunHook):
+            def end(self, session):
+                client.hold.set()
+
+        assert run([hook, Release()], 2) == 2
+        assert "the last rows of this training were not sent in 0.1 s" in caplog.text
+
+    def test_what_goes_wrong_is_said_once_and_stops_nothing(self, caplog):
+        tf.compat.v1.train.create_global_step()
+        client = Client()
+        answers = [RuntimeError("nobody\nat home")] * 3 + [("m", ["a:1"])]
+        backend = mock.Mock()
+        backend.get_sync_targets.side_effect = answers
+        hook = sync_training.ParameterSyncHook(backend, 3, client=client)
+        tries = WaitAfterStep(lambda steps: backend.get_sync_targets.call_count >= steps)
+        assert run([hook, tries], 4) == 4
+        assert len(client.sent) == 1
+        assert caplog.text.count("rows are not sent at the moment: nobody\n") == 1
 
     def test_extra_info(self):
         info = parameter_sync_pb2.ClientConfig.TargetExtraInfo(idc="i", cluster="c", replica_id=2)
@@ -311,8 +387,9 @@ class TestParameterSync:
         backend = mock.Mock(get_sync_targets=lambda name: ("m", {f"127.0.0.1:{port}": info}))
         hook = sync_training.ParameterSyncHook(backend, 3)
         metrics.set_sink(Sink())
+        wait = WaitAfterStep(lambda steps: len(sent) == steps)
         try:
-            with tf.compat.v1.train.MonitoredSession(hooks=[hook]) as session:
+            with tf.compat.v1.train.MonitoredSession(hooks=[hook, wait]) as session:
                 session.run(update)
                 session.run(update)
         finally:
