@@ -90,7 +90,7 @@ def maybe_kill_application(reason: str) -> bool:
     """
     addr = _get_primus_am_host()
     if not addr:
-        logger.info("Current framework doesn't support kill. Ignore killing...")
+        logger.debug("Current framework doesn't support kill. Ignore killing...")
         return False
     request = primus_am_service_pb2.KillRequest(
         exit_code=1,

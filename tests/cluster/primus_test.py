@@ -185,7 +185,7 @@ def test_app_master_needs_host_and_port(monkeypatch, host, port, expected):
 
 
 def test_without_app_master_nothing_is_done(caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     assert primus.maybe_kill_application("reason") is False
     assert "Current framework doesn't support kill. Ignore killing..." in caplog.text
     caplog.clear()

@@ -10,10 +10,12 @@ only reads, opens no port, and does not disturb the training.
     worker.fetch_features(["user"], ["42"])["user"]["42"]   # the row, as text of an EntryDump
 """
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.core.framework import variable_pb2
@@ -115,17 +117,21 @@ class DebuggingWorker:
     def fetch_variables(self, variable_names: Sequence[str]) -> dict[str, str]:
         """Returns values of variables as text, by name.
 
-        Names that are no variable of the servers are left out.
+        A variable that is split over the servers can be had as a whole, or in its parts. Names that
+        are no variable of the servers are left out.
 
         Args:
             variable_names: Such as "global_step:0", or "global_step".
         """
         reads = {
-            name: self._variables[node]
+            name: self._variables[node].snapshots
             for name in variable_names
             if (node := name.removesuffix(":0")) in self._variables
         }
-        return {name: str(value) for name, value in self._run(reads).items()}
+        return {
+            name: str(self._variables[name.removesuffix(":0")].join(parts))
+            for name, parts in self._run(reads).items()
+        }
 
     def fetch_features(
         self, feature_names: Sequence[str], ids: Sequence[str | int]
@@ -219,16 +225,42 @@ class DebuggingWorker:
             ) from error
 
 
-def _list_variables(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, str]:
-    """Returns what to fetch for each variable of the servers, by its name."""
+@dataclasses.dataclass(frozen=True)
+class _Variable:
+    """A variable of the servers.
+
+    Attributes:
+        snapshots: What to fetch: of one that is split, the parts in their order.
+        axis: Along which it is split.
+    """
+
+    snapshots: list[str]
+    axis: int = 0
+
+    def join(self, parts: list[Any]) -> Any:
+        """Returns its value, given those of its parts."""
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=self.axis)
+
+
+def _list_variables(meta_graph: meta_graph_pb2.MetaGraphDef) -> dict[str, _Variable]:
+    """Returns the variables of the servers by name, those that are split also as a whole."""
     devices_by_node = {node.name: node.device for node in meta_graph.graph_def.node}
     variables = {}
+    slices: dict[str, list[tuple[int, int, str]]] = {}
     for key in (tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, tf.compat.v1.GraphKeys.LOCAL_VARIABLES):
         for serialized in meta_graph.collection_def[key].bytes_list.value:
             definition = variable_pb2.VariableDef.FromString(serialized)
             node = definition.variable_name.partition(":")[0]
             if devices_by_node.get(node, "").startswith(_SERVERS):
-                variables[node] = definition.snapshot_name
+                variables[node] = _Variable([definition.snapshot_name])
+                part = definition.save_slice_info_def
+                split = [i for i, size in enumerate(part.full_shape) if size != part.var_shape[i]]
+                if split:
+                    where = (part.var_offset[split[0]], split[0], definition.snapshot_name)
+                    slices.setdefault(part.full_name, []).append(where)
+    for name, parts in slices.items():
+        snapshots = [snapshot for _, _, snapshot in sorted(parts)]
+        variables.setdefault(name, _Variable(snapshots, parts[0][1]))
     return variables
 
 

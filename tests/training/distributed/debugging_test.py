@@ -1,5 +1,7 @@
 """The parts of looking at a job that need no job; the rest is in distributed_train_test.py."""
 
+import numpy as np
+import pytest
 import tensorflow as tf
 
 from monolith.training.distributed import debugging
@@ -13,3 +15,25 @@ def test_variables_of_other_members_are_left_out():
         meta_graph = tf.compat.v1.train.export_meta_graph()
     # A session of the servers has no chief, where the value of the other one is.
     assert list(debugging._list_variables(meta_graph)) == ["kept"]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_variable_that_is_split_is_also_there_as_a_whole(axis):
+    shape = [4, 6]
+    value = np.arange(24.0, dtype=np.float32).reshape(shape)
+    with tf.Graph().as_default(), tf.compat.v1.variable_scope("mlp"), tf.device("/job:ps/task:1"):
+        tf.compat.v1.get_variable(
+            "kernel",
+            shape,
+            partitioner=tf.compat.v1.fixed_size_partitioner(2, axis=axis),
+            use_resource=True,
+        )
+        found = debugging._list_variables(tf.compat.v1.train.export_meta_graph())
+    assert set(found) == {"mlp/kernel", "mlp/kernel/part_0", "mlp/kernel/part_1"}
+    # Here nobody is at the servers' place: the parts are cut by hand.
+    parts = dict(zip(("part_0", "part_1"), np.split(value, 2, axis=axis), strict=True))
+    whole = found["mlp/kernel"]
+    assert [name.split("/")[2] for name in whole.snapshots] == ["part_0", "part_1"]
+    np.testing.assert_array_equal(whole.join(list(parts.values())), value)
+    part = found["mlp/kernel/part_1"].join([parts["part_1"]])
+    np.testing.assert_array_equal(part, parts["part_1"])

@@ -134,7 +134,11 @@ def train(tf_servers, model_dir, num_features=2, transfer_float16=False, **setti
 
 @pytest.mark.parametrize(
     ("queues", "numbers"),
-    [pytest.param(False, (2, 20, 60), id="in_the_step"), pytest.param(True, (2, 20), id="queues")],
+    [
+        pytest.param(False, (2, 20), id="in_the_step"),
+        pytest.param(True, (2, 20), id="queues"),
+        pytest.param(False, (2, 20, 200), id="many", marks=pytest.mark.slow),
+    ],
 )
 def test_what_crosses_does_not_grow_with_the_features(tf_servers, tmp_path, queues, numbers):
     settings = {"embedding_prefetch_capacity": int(queues), "enable_embedding_postpush": queues}
@@ -152,10 +156,10 @@ def test_what_crosses_does_not_grow_with_the_features(tf_servers, tmp_path, queu
         server = f"/job:ps/replica:0/task:{index}"
         sent = [
             name
-            for source, target, name in hooks[60].tensors
+            for source, target, name in hooks[numbers[-1]].tensors
             if server in target and "ps" not in source
         ]
-        received = [name for source, _, name in hooks[60].tensors if server in source]
+        received = [name for source, _, name in hooks[numbers[-1]].tensors if server in source]
         # Ids, gradients, and step with time, once each; rows once.
         for part in ("TensorsTimestamp", "OffsetMapGradient", "dmtht_ag/stack"):
             assert len([name for name in sent if part in name]) == 1, sent
