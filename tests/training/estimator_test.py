@@ -502,9 +502,7 @@ class TestRunConfig:
         assert {name: getattr(config, name) for name in settings} == settings
 
     def test_ranks_do_not_exchange_rows_as_float16(self):
-        with pytest.raises(
-            errors.ConfigError, match=r"^`sync` and `transfer_float16`"
-        ):
+        with pytest.raises(errors.ConfigError, match=r"^`sync` and `transfer_float16`"):
             RunConfig(sync=True, transfer_float16=True).to_runner_config()
 
     def test_gpu_job_keeps_its_queues(self):
