@@ -101,7 +101,7 @@ def test_job_that_meets_where_another_one_does(tmp_path, job):
     # What is told of a job that has finished is how it ended.
     found = status.read_status(settings.model_dir)
     facts = {(member.role, member.index): member.facts for member in found.members}
-    assert found.global_step == facts["worker", 0]["steps"] == 60
+    assert found.global_step == facts["chief", 0]["steps"] == 60
     assert facts["ps", 0]["rows"] == sum(counting.NUM_IDS.values())
 
 
