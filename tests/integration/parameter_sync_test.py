@@ -160,8 +160,8 @@ def test_servers_follow_a_job_whatever_happens_to_them(tmp_path):
             f"{before[0]:.1f}, {before[1]:.3f} before a server stands still for {STOP_SEC:g} s, "
             f"{during[0]:.1f}, {during[1]:.3f} then, {after[0]:.1f}, {after[1]:.3f} after"
         )
-        # Slower by less than 5 %, where that can be measured: in half a minute, and against the slower of
-        # the times around it, which drift.
+        # Slower by less than 5 %, where that can be measured: in half a minute, and against the
+        # slower of the times around it, which drift.
         assert during[0] > (0.95 * min(before[0], after[0]) if "stop" in LONG else 0)
         replicas.wait_for_step((1, 1), replicas.rows[1, 0].count_steps())
 
