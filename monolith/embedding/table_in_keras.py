@@ -79,11 +79,19 @@ def find_train_step() -> types.FrameType | None:
 
 
 def is_exporting() -> bool:
-    """Returns whether a model is being called because Keras exports it."""
+    """Returns whether a model is being called because Keras makes an endpoint of it.
+
+    When an archive is written, Keras traces the model once more, which is no endpoint.
+    """
     frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and not _get_module(frame).startswith("keras.src.export."):
+    is_in_export = False
+    while frame is not None:
+        if _get_module(frame).startswith("keras.src.export."):
+            if frame.f_code.co_name == "write_out":
+                return False
+            is_in_export = True
         frame = frame.f_back
-    return frame is not None
+    return is_in_export
 
 
 def is_of_keras(frame: types.FrameType) -> bool:

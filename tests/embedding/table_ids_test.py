@@ -91,7 +91,7 @@ def test_strings_are_hashed_as_everywhere(strings):
     ids=str,
 )
 def test_anything_else_is_refused(ids):
-    with pytest.raises(errors.ConfigError, match="Ids must be integers or strings, got"):
+    with pytest.raises(errors.ConfigError, match=r"Ids must be integers( of 64 bits)? or strings, got"):
         table_ids.to_ids(ids)
 
 
