@@ -91,7 +91,8 @@ def test_strings_are_hashed_as_everywhere(strings):
     ids=str,
 )
 def test_anything_else_is_refused(ids):
-    with pytest.raises(errors.ConfigError, match=r"Ids must be integers( of 64 bits)? or strings, got"):
+    sentence = r"Ids must be integers( of 64 bits)? or strings, got"
+    with pytest.raises(errors.ConfigError, match=sentence):
         table_ids.to_ids(ids)
 
 
