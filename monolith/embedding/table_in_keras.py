@@ -81,15 +81,15 @@ def find_train_step() -> types.FrameType | None:
 def is_exporting() -> bool:
     """Returns whether a model is being called because Keras makes an endpoint of it.
 
-    When an archive is written, Keras traces the model once more, which is no endpoint.
+    When an archive is written, Keras also traces a `serving_default` of the model, which is only
+    reached by those who load it as a part of something else, and is no endpoint.
     """
     frame: types.FrameType | None = sys._getframe(1)
     is_in_export = False
     while frame is not None:
-        if _get_module(frame).startswith("keras.src.export."):
-            if frame.f_code.co_name == "write_out":
-                return False
-            is_in_export = True
+        if frame.f_code.co_name.endswith("serving_default"):
+            return False
+        is_in_export = is_in_export or _get_module(frame).startswith("keras.src.export.")
         frame = frame.f_back
     return is_in_export
 

@@ -82,7 +82,8 @@ class TPURunner(BaseRunner):
     def __init__(self, task_param: InstantiableParams) -> None:
         super().__init__()
         self._task_param = task_param
-        self._model_dir: str | None = FLAGS.model_dir
+        # Another module may have defined the flag first, with an empty default.
+        self._model_dir: str | None = FLAGS.model_dir or None
         self._mode: str = FLAGS.mode
         self._cpu_test: bool = FLAGS.cpu_test
         self._tpu: str | None = FLAGS.tpu
