@@ -25,8 +25,6 @@ HOT_IDS = 512
 # Enough different ids that the rows they touch fit in no cache.
 MAX_PIECES = 8
 INSERT_KEYS_PER_CALL = 16 * BATCH
-# Contenders fill their tables in turns, a piece at a time.
-INSERT_PIECE = 16 * INSERT_KEYS_PER_CALL
 
 LEARNING_RATE = 0.05
 INITIAL_ACCUMULATOR = 0.1
