@@ -22,8 +22,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 
 import monolith as ml
+from benchmarks import results_file
 from benchmarks.table import report
-from benchmarks.table import run as table_run
 from monolith.data import movies
 from monolith.embedding.config import STORAGES
 
@@ -99,9 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--examples", type=int, default=movies.WorldConfig().num_examples)
-    parser.add_argument(
-        "--write", action="store_true", help=f"put the report into {table_run.RESULTS.name}"
-    )
+    results_file.add_argument(parser)
     args = parser.parse_args(argv)
     start = time.monotonic()
     aucs: dict[int, dict[str, float]] = {}
@@ -126,9 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             make_bytes_report(),
         ]
     )
-    print(text)
-    if args.write:
-        table_run.write_results(text, "bench-rows")
+    results_file.publish(text, "bench-rows", write=args.write)
 
 
 if __name__ == "__main__":

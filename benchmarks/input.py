@@ -23,8 +23,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
+from benchmarks import results_file
 from benchmarks.table import report
-from benchmarks.table import run as table_run
 from monolith.data import parsers
 from monolith.proto import example_pb2
 
@@ -102,9 +102,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=1024, help="examples of a batch")
     parser.add_argument("--batches", type=int, default=500, help="batches per turn")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each side")
-    parser.add_argument(
-        "--write", action="store_true", help=f"put the report into {table_run.RESULTS.name}"
-    )
+    results_file.add_argument(parser)
     args = parser.parse_args(argv)
 
     plain, rows, batch = make_records(args.rows)
@@ -156,9 +154,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             ),
         ]
     )
-    print(text)
-    if args.write:
-        table_run.write_results(text, "bench-input")
+    results_file.publish(text, "bench-input", write=args.write)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import results_file
 from benchmarks.table import report
-from benchmarks.table import run as table_run
 
 # Below this the difference might be chance: AUC of an hour moves by about 0.001.
 CLEAR_MARGIN = 0.01
@@ -85,9 +85,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--hours", type=int, default=4)
     parser.add_argument("--hour-sec", type=float, default=15.0)
-    parser.add_argument(
-        "--write", action="store_true", help=f"put the report into {table_run.RESULTS.name}"
-    )
+    results_file.add_argument(parser)
     args = parser.parse_args(argv)
     start_sec = time.monotonic()
     results = []
@@ -95,9 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         results.append(run_demo(seed, args.hours, args.hour_sec))
         print(f"seed {seed} done after {time.monotonic() - start_sec:.0f} s", flush=True)
     text = make_report(results, args.hours, args.hour_sec)
-    print(text)
-    if args.write:
-        table_run.write_results(text, "bench-online")
+    results_file.publish(text, "bench-online", write=args.write)
 
 
 if __name__ == "__main__":

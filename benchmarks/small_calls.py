@@ -27,8 +27,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
+from benchmarks import results_file
 from benchmarks.table import machine, report
-from benchmarks.table import run as table_run
 from monolith.embedding.tables import single
 
 BAR = 1.0
@@ -186,9 +186,7 @@ def make_table(times: dict[tuple[str, int], list[tuple[float, ...]]], in_graph: 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=101, help="turns of each side")
-    parser.add_argument(
-        "--write", action="store_true", help=f"put the report into {table_run.RESULTS.name}"
-    )
+    results_file.add_argument(parser)
     args = parser.parse_args(argv)
     in_graph = make_table(measure_loops(args.rounds), in_graph=True)
     eagerly = make_table(measure_eagerly(args.rounds), in_graph=False)
@@ -207,9 +205,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             eagerly,
         ]
     )
-    print(text)
-    if args.write:
-        table_run.write_results(text, "bench-small")
+    results_file.publish(text, "bench-small", write=args.write)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 import monolith as ml
+from benchmarks import results_file
 from benchmarks.table import report
-from benchmarks.table import run as table_run
 
 DIM = 16
 ROWS = 10_000
@@ -87,9 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--calls", type=int, default=500)
-    parser.add_argument(
-        "--write", action="store_true", help=f"put the report into {table_run.RESULTS.name}"
-    )
+    results_file.add_argument(parser)
     args = parser.parse_args(argv)
     rows = [measure_row(name, pair, args.rounds, args.calls) for name, pair in make_calls().items()]
     text = "\n".join(
@@ -103,9 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             report.table(["eager call", "ml.Table", "tf.Variable", "ours / theirs", ""], rows),
         ]
     )
-    print(text)
-    if args.write:
-        table_run.write_results(text, "bench-calls")
+    results_file.publish(text, "bench-calls", write=args.write)
 
 
 if __name__ == "__main__":

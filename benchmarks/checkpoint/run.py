@@ -13,11 +13,11 @@ import os
 import pathlib
 import platform
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
+from benchmarks import results_file
 from benchmarks.checkpoint import disk, report
 from benchmarks.table import crew, environments, machine
 from benchmarks.table import run as table_run
@@ -125,9 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help=f"only {QUICK_ROWS:,} rows")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often all are measured")
-    parser.add_argument(
-        "--write", action="store_true", help=f"put the report into {table_run.RESULTS.name}"
-    )
+    results_file.add_argument(parser)
     parser.add_argument(
         "--directory",
         type=pathlib.Path,
@@ -144,21 +142,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         run.measure()
     finally:
         shutil.rmtree(directory)
-    minutes = (time.monotonic() - start) / 60
-
-    command = " ".join(
-        ["python -m benchmarks.checkpoint.run", *(sys.argv[1:] if argv is None else argv)]
-    )
+    described = results_file.describe_run("benchmarks.checkpoint.run", start, argv)
     header = (
         "## Saving and restoring the table\n\n"
         f"{datetime.date.today()}, {machine.cpu_model()}, {os.cpu_count()} cores, Python "
-        f"{platform.python_version()}, `{command}`, {minutes:.0f} minutes."
+        f"{platform.python_version()}, {described}."
     )
     notes = [f"Left out: {name}: {why}" for name, why in run.missing.items()]
     text = "\n\n".join([header, *notes, *report.sections(run.figures)])
-    print(f"\n{text}")
-    if args.write:
-        table_run.write_results(text, "bench-checkpoint")
+    results_file.publish(text, "bench-checkpoint", write=args.write)
 
 
 if __name__ == "__main__":

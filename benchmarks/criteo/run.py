@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+from benchmarks import results_file
 from benchmarks.criteo import workload
 from benchmarks.table import crew, environments, machine
 from benchmarks.table import run as table_run
@@ -211,9 +212,7 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="slots of at most 100,000 ids, 2 short rounds"
     )
-    parser.add_argument(
-        "--write", action="store_true", help=f"put the report into {table_run.RESULTS.name}"
-    )
+    results_file.add_argument(parser)
     args = parser.parse_args()
     if args.quick:
         args.most, args.rounds, args.seconds = args.most or [QUICK_MOST], 2, 0.5
@@ -230,9 +229,7 @@ def main() -> None:
     minutes = (time.monotonic() - start) / 60
     header = f"{datetime.date.today()}, `{command}`, {minutes:.0f} minutes."
     text = "\n".join(["## A step as a whole: Criteo-shaped", "", header, "", *report(results)])
-    print(text)
-    if args.write:
-        table_run.write_results(text, "bench-criteo")
+    results_file.publish(text, "bench-criteo", write=args.write)
 
 
 if __name__ == "__main__":

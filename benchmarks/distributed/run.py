@@ -9,7 +9,6 @@ Run: `make bench-distributed`, or `python -m benchmarks.distributed.run --quick`
 """
 
 import argparse
-import datetime
 import json
 import os
 import pathlib
@@ -21,10 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks import results_file
 from benchmarks.distributed import report, wire, workload
 from benchmarks.distributed.jobs import KERAS, OURS, STRATEGY, Job, Turn
 from benchmarks.table import crew, environments
-from benchmarks.table import run as table_run
 
 DIRECTORY = crew.REPOSITORY / "build" / "bench"
 BATCHES = DIRECTORY / "distributed_batches.npz"
@@ -147,9 +146,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each job in each round")
     parser.add_argument("--quick", action="store_true", help="the first model, 2 short rounds")
-    parser.add_argument(
-        "--write", action="store_true", help=f"put the report into {table_run.RESULTS.name}"
-    )
+    results_file.add_argument(parser)
     args = parser.parse_args()
     began = time.monotonic()
     workload.save(make_batches(), BATCHES)
@@ -163,14 +160,13 @@ def main() -> None:
         traced = {TRACED[0]: counted[COUNTED[0]], TRACED[1]: record(COUNTED[0], TRACED[1])}
     except crew.WorkerFailed as error:
         sys.exit(str(error))
-    command = " ".join(["python -m benchmarks.distributed.run", *sys.argv[1:]])
-    minutes = (time.monotonic() - began) / 60
-    header = f"{datetime.date.today()}, `{command}`, {minutes:.0f} minutes."
     lines = report.make_report(groups, counted, traced, wire.measure(), CORES)
-    text = "\n".join(["## Training over parameter servers", "", header, "", *lines])
-    print(text)
+    head = results_file.begin_section(
+        "Training over parameter servers", "benchmarks.distributed.run", began
+    )
+    text = "\n".join([*head, *lines])
+    results_file.publish(text, "bench-distributed", write=args.write)
     if args.write:
-        table_run.write_results(text, "bench-distributed")
         summary = summarize(groups, counted[COUNTED[0]])
         MEASURED.write_text(json.dumps(summary, indent=1) + "\n")
 

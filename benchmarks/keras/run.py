@@ -9,7 +9,6 @@ Run: `make bench-keras`, or `python -m benchmarks.keras.run --rounds 3 --seconds
 """
 
 import argparse
-import datetime
 import os
 import pathlib
 import statistics
@@ -20,9 +19,9 @@ from contextlib import ExitStack
 
 import numpy as np
 
+from benchmarks import results_file
 from benchmarks.keras import workload
 from benchmarks.table import crew, environments, machine
-from benchmarks.table import run as table_run
 
 DIRECTORY = crew.REPOSITORY / "build" / "bench"
 OURS = "ours"
@@ -194,9 +193,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, choices=MOST, action="append", help="only these")
     parser.add_argument("--model", choices=workload.SHAPES, action="append", help="only these")
     parser.add_argument("--no-auc", action="store_true", help="only the speed")
-    parser.add_argument(
-        "--write", action="store_true", help=f"put the report into {table_run.RESULTS.name}"
-    )
+    results_file.add_argument(parser)
     args = parser.parse_args()
     start = time.monotonic()
     groups: list[list[Contender]] = []
@@ -209,13 +206,9 @@ def main() -> None:
                 if not groups and not args.no_auc:
                     learn(contenders)
                 groups.append(contenders)
-    command = " ".join(["python -m benchmarks.keras.run", *sys.argv[1:]])
-    minutes = (time.monotonic() - start) / 60
-    header = f"{datetime.date.today()}, `{command}`, {minutes:.0f} minutes."
-    text = "\n".join(["## Keras", "", header, "", *report(groups)])
-    print(text)
-    if args.write:
-        table_run.write_results(text, "bench-keras")
+    head = results_file.begin_section("Keras", "benchmarks.keras.run", start)
+    text = "\n".join([*head, *report(groups)])
+    results_file.publish(text, "bench-keras", write=args.write)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
+from benchmarks import results_file
 from benchmarks.serving import report, workload
 from benchmarks.table import crew, machine
-from benchmarks.table import run as table_run
 
 DIRECTORY = crew.REPOSITORY / "build" / "bench"
 LOGS = DIRECTORY / "logs"
@@ -175,29 +175,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="2 rounds, half a second each time")
     parser.add_argument("--rounds", type=int, default=9, help="how often all are measured")
     parser.add_argument("--seconds", type=float, default=1.0, help="how long each time")
-    parser.add_argument(
-        "--write", action="store_true", help=f"put the report into {table_run.RESULTS.name}"
-    )
+    results_file.add_argument(parser)
     args = parser.parse_args(argv)
     LOGS.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     run = Run(2, 0.5) if args.quick else Run(args.rounds, args.seconds)
     run.measure()
-    minutes = (time.monotonic() - start) / 60
-    command = " ".join(
-        ["python -m benchmarks.serving.run", *(sys.argv[1:] if argv is None else argv)]
-    )
+    described = results_file.describe_run("benchmarks.serving.run", start, argv)
     header = (
         "## The prediction server\n\n"
         f"{datetime.date.today()}, {machine.cpu_model()}, {len(os.sched_getaffinity(0))} cores, "
-        f"Python {platform.python_version()}, `{command}`, {minutes:.0f} minutes. The demo's model "
+        f"Python {platform.python_version()}, {described}. The demo's model "
         f"(user, movie, genres; dim 32; layers of 256 and 64), {workload.USERS:,} users, "
         f"{workload.MOVIES:,} movies."
     )
     text = "\n\n".join([header, *report.sections(run.figures, run.split)])
-    print(f"\n{text}")
-    if args.write:
-        table_run.write_results(text, "bench-serving")
+    results_file.publish(text, "bench-serving", write=args.write)
 
 
 if __name__ == "__main__":

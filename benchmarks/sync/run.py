@@ -8,19 +8,18 @@ Run: `make bench-sync`, or `python -m benchmarks.sync.run --quick` for a look.
 """
 
 import argparse
-import datetime
 import sys
 import time
 from contextlib import ExitStack
 from typing import NamedTuple
 
+from benchmarks import results_file
 from benchmarks.distributed import run as distributed_run
 from benchmarks.distributed import workload
 from benchmarks.distributed.jobs import KERAS, OURS
 from benchmarks.sync import parts, report
 from benchmarks.sync.jobs import Job, Turn
 from benchmarks.table import crew, environments
-from benchmarks.table import run as table_run
 
 
 class Group(NamedTuple):
@@ -77,9 +76,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="of each job in each round")
     parser.add_argument("--ranks", type=int, action="append", help="only with so many")
     parser.add_argument("--quick", action="store_true", help="the first model, 1 short round")
-    parser.add_argument(
-        "--write", action="store_true", help=f"put the report into {table_run.RESULTS.name}"
-    )
+    results_file.add_argument(parser)
     args = parser.parse_args()
     began = time.monotonic()
     batches = distributed_run.make_batches()
@@ -94,14 +91,12 @@ def main() -> None:
         ]
     except crew.WorkerFailed as error:
         sys.exit(str(error))
-    command = " ".join(["python -m benchmarks.sync.run", *sys.argv[1:]])
-    minutes = (time.monotonic() - began) / 60
-    header = f"{datetime.date.today()}, `{command}`, {minutes:.0f} minutes."
     lines = report.make_report(groups, distributed_run.CORES)
-    text = "\n".join(["## Synchronous training over ranks", "", header, "", *lines])
-    print(text)
-    if args.write:
-        table_run.write_results(text, "bench-sync")
+    head = results_file.begin_section(
+        "Synchronous training over ranks", "benchmarks.sync.run", began
+    )
+    text = "\n".join([*head, *lines])
+    results_file.publish(text, "bench-sync", write=args.write)
 
 
 if __name__ == "__main__":

@@ -14,15 +14,14 @@ import dataclasses
 import datetime
 import os
 import platform
-import sys
 import time
 from collections.abc import Iterator, Sequence
 
+from benchmarks import results_file
 from benchmarks.table import crew, environments, machine, report, time_split, workload
 from benchmarks.table.figures import OURS, Figures, Fill, Setting
 
 DIRECTORY = crew.REPOSITORY / "build" / "bench"
-RESULTS = crew.REPOSITORY / "benchmarks" / "RESULTS.md"
 
 ENVIRONMENTS = {
     OURS: environments.OURS,
@@ -202,20 +201,10 @@ def ask_rate(member: crew.Member, case: workload.Case) -> float:
     return member.ask("measure", case=dataclasses.asdict(case), seconds=SECONDS_PER_CASE)
 
 
-def write_results(text: str, benchmark: str = "bench-table") -> None:
-    """Puts a benchmark's report into the results file, in place of its last one."""
-    begin, end = f"<!-- {benchmark} -->", f"<!-- end of {benchmark} -->"
-    old = RESULTS.read_text() if RESULTS.exists() else "# Results\n"
-    before, _, rest = old.partition(begin)
-    _, _, after = rest.partition(end)
-    parts = [before.strip(), f"{begin}\n{text}\n{end}", after.strip()]
-    RESULTS.write_text("\n\n".join(part for part in parts if part) + "\n")
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="only tables of 1,000,000 rows")
-    parser.add_argument("--write", action="store_true", help=f"put the report into {RESULTS.name}")
+    results_file.add_argument(parser)
     parser.add_argument("--phase", type=int, action="append", help="only these, counted from 0")
     parser.add_argument("--peer", action="append", choices=report.PEERS, help="only these peers")
     args = parser.parse_args(argv)
@@ -231,21 +220,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     for phase in phases:
         print(f"{(time.monotonic() - start) / 60:.1f} min: {phase.setting}", flush=True)
         run.measure(phase)
-    minutes = (time.monotonic() - start) / 60
-
-    command = " ".join(
-        ["python -m benchmarks.table.run", *(sys.argv[1:] if argv is None else argv)]
-    )
+    described = results_file.describe_run("benchmarks.table.run", start, argv)
     header = (
         "## The table and its peers\n\n"
         f"{datetime.date.today()}, {machine.cpu_model()}, {os.cpu_count()} cores, Python "
-        f"{platform.python_version()}, `{command}`, {minutes:.0f} minutes."
+        f"{platform.python_version()}, {described}."
     )
     notes = [f"Left out: {name}: {why}" for name, why in run.missing.items()]
     text = "\n\n".join([header, *notes, *report.sections(run.figures, judged_on, limits)])
-    print(f"\n{text}")
-    if args.write:
-        write_results(text)
+    results_file.publish(text, "bench-table", write=args.write)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Run: `make bench-train`, or `python -m benchmarks.train.run --bar-only --seconds
 """
 
 import argparse
-import datetime
 import os
 import statistics
 import sys
@@ -19,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import results_file
 from benchmarks.table import crew, environments, machine
-from benchmarks.table import run as table_run
 from benchmarks.train import workload
 
 DIRECTORY = crew.REPOSITORY / "build" / "bench"
@@ -155,21 +154,15 @@ def main() -> None:
     parser.add_argument(
         "--bar-only", action="store_true", help="leave out peers that do not count for the bar"
     )
-    parser.add_argument(
-        "--write", action="store_true", help=f"put the report into {table_run.RESULTS.name}"
-    )
+    results_file.add_argument(parser)
     args = parser.parse_args()
     start = time.monotonic()
     contenders = measure(args)
     if not contenders or contenders[0][0].title != OURS:
         sys.exit("Our own model could not be trained; see above.")
-    command = " ".join(["python -m benchmarks.train.run", *sys.argv[1:]])
-    minutes = (time.monotonic() - start) / 60
-    header = f"{datetime.date.today()}, `{command}`, {minutes:.0f} minutes."
-    text = "\n".join(["## Training steps", "", header, "", *report(contenders)])
-    print(text)
-    if args.write:
-        table_run.write_results(text, "bench-train")
+    head = results_file.begin_section("Training steps", "benchmarks.train.run", start)
+    text = "\n".join([*head, *report(contenders)])
+    results_file.publish(text, "bench-train", write=args.write)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ import tensorflow as tf
 from chaos import attack, bounds, faults, member
 from support import jobs
 
+from benchmarks import results_file
 from benchmarks.table import machine, report
-from benchmarks.table import run as table_run
 from monolith.training.distributed import plan
 
 RECOVERIES = {"partial": "only what was lost is restored", "full": "everything is restored"}
@@ -158,7 +158,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--gap", type=float, default=8.0, help="seconds between two, on average")
     parser.add_argument("--recovery", choices=[*RECOVERIES, "both"], default="both")
     parser.add_argument("--keep", help="directory for logs, ledgers and checkpoints")
-    parser.add_argument("--write", action="store_true", help="put the report into RESULTS.md")
+    results_file.add_argument(parser)
     args = parser.parse_args(argv)
     tf.compat.v1.disable_eager_execution()
     jobs.preload("chaos.loaded")
@@ -186,10 +186,8 @@ def main(argv: list[str] | None = None) -> int:
                 )
             )
     text = make_report(results, args.minutes, args.seed)
-    print(text)
+    results_file.publish(text, "chaos", write=args.write)
     problems = [problem for result in results for problem in result.problems]
     for problem in problems:
         print(f"PROBLEM: {problem}")
-    if args.write:
-        table_run.write_results(text, "chaos")
     return 1 if problems else 0
