@@ -58,6 +58,19 @@ def test_map_follows_the_contract_of_the_linter():
     assert folders - {"proto"} <= set(packages)
 
 
+def test_map_names_every_package():
+    paths = {path.parent for path in PACKAGE.rglob("__init__.py")} - {PACKAGE}
+    rows = re.findall(r"^\| (`.*)", read_section("The map"), re.M)
+    missing = []
+    for folder in sorted(path.relative_to(PACKAGE) for path in paths):
+        # In a row of its own, or in that of the package that it is a part of.
+        own = any(f"`{folder}/`" in row for row in rows)
+        part = any(f"`{folder.parent}/`" in row and f"`{folder.name}/`" in row for row in rows)
+        if not own and not part:
+            missing.append(str(folder))
+    assert missing == []
+
+
 class Watch(tf.compat.v1.train.SessionRunHook):
     """Finds the files of some steps of a training.
 

@@ -16,7 +16,10 @@ import shlex
 import subprocess
 
 import pytest
+import typer
 from support import jobs, scripts
+
+from monolith.cli import app as cli
 
 ROOT = pathlib.Path(__file__).parents[1]
 # Their code takes more than 10 seconds.
@@ -152,6 +155,43 @@ def test_make_targets_that_pages_name_exist():
             for target in re.findall(r"^make ([\w-]+)", block.text, re.MULTILINE)
         ]
         assert set(named) <= targets, f"{path} names make targets that do not exist."
+
+
+def list_commands(page: str) -> list[str]:
+    """Returns the lines of shell on a page: in blocks, and between backticks."""
+    blocks = [b for b in find_blocks(page) if b.language in ("bash", "sh", "console")]
+    lines = [line for b in blocks for line in b.text.replace("\\\n", " ").splitlines()]
+    prose = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    return [line.partition(" #")[0] for line in lines] + re.findall(r"`([^`\n]+)`", prose)
+
+
+def list_options() -> dict[str, set[str]]:
+    """Returns the options of each subcommand of `monolith`, and of `monolith` itself as ""."""
+
+    def walk(command, name):
+        options = {option for p in command.params for option in (*p.opts, *p.secondary_opts)}
+        found = {name: {option for option in options if option.startswith("-")}}
+        for part, below in getattr(command, "commands", {}).items():
+            found.update(walk(below, f"{name} {part}".strip()))
+        return found
+
+    return walk(typer.main.get_command(cli.app), "")
+
+
+def test_commands_that_pages_name_exist():
+    options = list_options()
+    for path in [*PAGES, ROOT / "benchmarks" / "README.md"]:
+        for line in list_commands(path.read_text()):
+            for words in re.findall(r"(?<!import )(?<![\w.:-])monolith ([a-z]+\b[^|;&]*)", line):
+                name = max(options, key=lambda n: len(n) * f"{words} ".startswith(f"{n} "))
+                assert name, f"{path}: there is no command `monolith {words}`."
+                # What follows the script belongs to it.
+                own = words.partition(".py")[0] if name == "run" else words
+                named = set(re.findall(r"(?<!\S)(--?[a-z][a-z-]*)", own))
+                assert named - {"--help"} <= options[name], f"{path}: {line!r}"
+            for module in re.findall(r"python -m ((?:benchmarks|monolith)[.\w]*)", line):
+                file = ROOT / (module.replace(".", "/") + ".py")
+                assert file.exists(), f"{path}: there is no module {module}."
 
 
 def test_a_block_of_text_tells_whether_it_was_printed():
