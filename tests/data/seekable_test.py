@@ -1,6 +1,7 @@
 """Datasets over sources: their batches, their passes, and that their iterators can be saved.
 
-That files are gone on with at every batch is in tests/data/resume_test.py.
+That files are gone on with at every batch is in
+tests/training/hooks/input_position_readers_test.py.
 """
 
 import gc

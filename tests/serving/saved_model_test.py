@@ -1,4 +1,4 @@
-"""Writing of SavedModels; `tests/training/graph_estimator_test.py` loads and runs them."""
+"""Writing of SavedModels; `tests/training/graph/estimator_test.py` loads and runs them."""
 
 import os
 import subprocess

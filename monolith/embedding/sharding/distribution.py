@@ -1,7 +1,7 @@
 """Ops that bring ids to the servers which hold their rows, and the rows back to the examples.
 
 Ids of several tables travel as a ragged tensor with one row per table, their rows as one flat
-vector; see `multi_table_layout`. What is asked for twice in a batch is sent once: see
+vector; see `monolith.embedding.tables.layout`. What is asked for twice in a batch is sent once: see
 `unique_key_with_value_and_offset`.
 
 Example:
