@@ -14,7 +14,7 @@ import rich.console
 import rich.table
 import typer
 
-from monolith.cli import quiet
+from monolith.core import silence
 
 if TYPE_CHECKING:
     import grpc
@@ -104,7 +104,7 @@ def _connect(model_dir: str, timeout_sec: float | None) -> Iterator[_Run]:
     if "://" not in model_dir and not os.path.isdir(model_dir):
         raise _ControlError(f"There is no directory {model_dir!r}; give the model directory.")
 
-    with quiet.silenced_stderr():
+    with silence.silenced_stderr():
         import tensorflow as tf
     import grpc
 

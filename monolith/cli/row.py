@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from monolith import errors
-from monolith.cli import quiet
+from monolith.core import silence
 
 # Ids may be negative, and are no options then.
 CONTEXT = {"ignore_unknown_options": True}
@@ -18,7 +18,7 @@ def row(
 ) -> None:
     """Print the row of an id, as the parameter servers of a running job hold it."""
     # TensorFlow takes seconds to import.
-    with quiet.silenced_stderr():
+    with silence.silenced_stderr():
         from monolith.training.distributed.debugging import DebuggingWorker
 
     try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import rich.console
 import typer
 
-from monolith.cli import quiet
+from monolith.core import silence
 
 if TYPE_CHECKING:
     from monolith.serving.server.config import ModelConfig, ServerConfig
@@ -185,7 +185,7 @@ def serve(
     messages = rich.console.Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         _check_what(directory, models_file, label)
-        with quiet.silenced_stderr():
+        with silence.silenced_stderr():
             import tensorflow as tf  # noqa: F401 - it takes seconds, and tells things
         from monolith import errors
         from monolith.cli import serve_parts

@@ -13,7 +13,7 @@ import rich.table
 import rich.text
 import typer
 
-from monolith.cli import quiet
+from monolith.core import silence
 
 if TYPE_CHECKING:
     from monolith.checkpoint.inventory import CheckpointInfo
@@ -48,7 +48,7 @@ def status(
             f"error: There is no directory {model_dir!r}; give the model directory.", err=True
         )
         raise typer.Exit(1)
-    with quiet.silenced_stderr():
+    with silence.silenced_stderr():
         import tensorflow as tf
 
     from monolith.training.distributed.status import read_status

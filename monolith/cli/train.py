@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from monolith import errors
-from monolith.cli import quiet
+from monolith.core import silence
 
 if TYPE_CHECKING:
     from monolith.cluster.local.supervisor import Outcome
@@ -240,7 +240,7 @@ def _make_line() -> Any:
     if not sys.stderr.isatty():
         return None
     # It comes with TensorFlow, which the members load meanwhile.
-    with quiet.silenced_stderr():
+    with silence.silenced_stderr():
         from monolith.training.launch import cluster
     return cluster.make_line()
 
@@ -265,7 +265,7 @@ def _take_part(
     if role in ("ps", "worker") and index is None:
         raise errors.ConfigError(f"--role {role} needs an --index, from 0.")
     _narrow(address, discovery)
-    with quiet.silenced_stderr():
+    with silence.silenced_stderr():
         from monolith.training.launch import single
     single.take_part(
         wanted,

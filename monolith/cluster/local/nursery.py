@@ -29,8 +29,10 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
+
+from monolith.core import silence
 
 MAX_MESSAGE = 1 << 20
 # Standard output and error, what the member reports, and what it was given.
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str]) -> None:
     settings = json.loads(arguments[0])
     with socket.socket(fileno=settings["descriptor"]) as link:
         _prepare()
-        with silence():
+        with silence.silenced_stderr():
             for name in settings["preload"]:
                 module, _, function = name.partition(":")
                 loaded = importlib.import_module(module)
@@ -105,19 +107,6 @@ def find_descendants(root: int | None = None) -> list[int]:
         found += below
         waiting += below
     return found
-
-
-@contextlib.contextmanager
-def silence() -> Iterator[None]:
-    """Drops what is written to standard error; errors of an import are exceptions."""
-    kept = os.dup(2)
-    with open(os.devnull, "w") as nothing:
-        os.dup2(nothing.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 class _Nursery:

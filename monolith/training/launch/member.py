@@ -20,8 +20,8 @@ import monolith
 from monolith import errors
 from monolith.cluster import meeting
 from monolith.cluster.discovery import ServiceDiscovery, TfConfigServiceDiscovery
-from monolith.cluster.local import nursery
 from monolith.cluster.local.supervisor import FAILED, FIGURES, REFUSED
+from monolith.core import silence
 from monolith.graph import quiet
 from monolith.training.distributed import plan
 from monolith.training.distributed.recovery import JobFailedError
@@ -181,7 +181,7 @@ def set_up_logging(level: int) -> None:
     for name in ("tensorflow", "absl"):
         logging.getLogger(name).setLevel(logging.ERROR)
     # That there is no GPU is told as an error by whoever asks first, and servers do.
-    with nursery.silence():
+    with silence.silenced_stderr():
         tf.config.list_physical_devices("GPU")
 
 
