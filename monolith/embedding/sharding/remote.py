@@ -13,54 +13,35 @@ import tensorflow as tf
 
 from monolith.embedding.tables.inputs import TensorLike
 from monolith.embedding.tables.layout import (
+    NamedTables,
     RawMultiTypeHashTable,
-    concat_1d_tensors,
     flatten_n_tensors,
-    get_list_from_flat_value,
 )
 from monolith.embedding.tables.multi_type import BaseMultiTypeHashTable
 from monolith.graph import export_mode, task_context
 from monolith.native import remote_predict
 
 
-class NamedTables(RawMultiTypeHashTable):
-    """Ids and rows by name, laid out table by table.
+class _SortedTables(NamedTables):
+    """Ids and rows by name, in the order of the names.
 
     Args:
         dims: The width of the rows of each table, by name.
     """
 
     def __init__(self, dims: Mapping[str, int]) -> None:
-        self._names = sorted(dims)
-        self._dims = [dims[name] for name in self._names]
+        self._table_names = sorted(dims)
+        self._dims = [dims[name] for name in self._table_names]
 
     def get_table_dim_sizes(self) -> Sequence[int]:
         return list(self._dims)
 
-    def get_ragged_id(self, slot_to_id: Mapping[str, TensorLike]) -> tf.RaggedTensor:
-        return concat_1d_tensors(*self._in_order(slot_to_id, tf.int64))
-
-    def get_flat_value(self, slot_to_value: Mapping[str, TensorLike]) -> tf.Tensor:
-        return flatten_n_tensors(*self._in_order(slot_to_value, tf.float32))
-
-    def get_embeddings(self, ragged_id: tf.RaggedTensor, value: tf.Tensor) -> dict[str, tf.Tensor]:
-        rows = get_list_from_flat_value(ragged_id, self._dims, value)
-        return dict(zip(self._names, rows, strict=True))
-
-    def _in_order(
-        self, slot_to_tensor: Mapping[str, TensorLike], dtype: tf.DType
-    ) -> list[tf.Tensor]:
-        return [
-            tf.reshape(tf.convert_to_tensor(slot_to_tensor.get(name, []), dtype), [-1])
-            for name in self._names
-        ]
-
     def _ids_by_name(self, ragged_id: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-        sizes = tf.unstack(ragged_id.row_lengths(), len(self._names))
-        return dict(zip(self._names, tf.split(ragged_id.values, sizes), strict=True))
+        sizes = tf.unstack(ragged_id.row_lengths(), len(self._table_names))
+        return dict(zip(self._table_names, tf.split(ragged_id.values, sizes), strict=True))
 
 
-class PackedTables(NamedTables):
+class PackedTables(_SortedTables):
     """Gives tables that are called by name the view of this module.
 
     Args:
@@ -74,7 +55,7 @@ class PackedTables(NamedTables):
 
     def raw_lookup(self, ragged_id: tf.RaggedTensor) -> tf.Tensor:
         rows = self._table.lookup(self._ids_by_name(ragged_id))
-        return flatten_n_tensors(*(rows[name] for name in self._names))
+        return flatten_n_tensors(*(rows[name] for name in self._table_names))
 
     def raw_apply_gradients(
         self,
@@ -112,7 +93,7 @@ class PackedTables(NamedTables):
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         ids = self._ids_by_name(ragged_id)
         rows = self.get_embeddings(ragged_id, flat)
-        return {name: (ids[name], rows[name]) for name in self._names}
+        return {name: (ids[name], rows[name]) for name in self._table_names}
 
     def _after(self, table: BaseMultiTypeHashTable) -> "PackedTables":
         copied = copy.copy(self)
@@ -120,7 +101,7 @@ class PackedTables(NamedTables):
         return copied
 
 
-class ExportedTables(NamedTables):
+class ExportedTables(_SortedTables):
     """Tables in a model of their own, `ps_<index>`, which the entry model asks for rows.
 
     Args:
@@ -152,11 +133,13 @@ class ExportedTables(NamedTables):
             code, (rows,) = self._call("raw_lookup", inputs, ["flat_emb"])
             return _or_default(code, rows, size)
         ids = self._ids_by_name(ragged_id)
-        code, rows_of_tables = self._call("lookup", ids, self._names)
+        code, rows_of_tables = self._call("lookup", ids, self._table_names)
         return flatten_n_tensors(
             *(
                 _or_default(code, rows, tf.size(ids[name], tf.int64) * dim)
-                for name, dim, rows in zip(self._names, self._dims, rows_of_tables, strict=True)
+                for name, dim, rows in zip(
+                    self._table_names, self._dims, rows_of_tables, strict=True
+                )
             )
         )
 
@@ -186,7 +169,7 @@ class ExportedTables(NamedTables):
         if export_ctx is None:
             raise RuntimeError("Tables can be exported only inside of `enter_export_mode`.")
         graph = tf.compat.v1.get_default_graph()
-        ids = {name: tf.compat.v1.placeholder(tf.int64, [None]) for name in self._names}
+        ids = {name: tf.compat.v1.placeholder(tf.int64, [None]) for name in self._table_names}
         export_ctx.add_signature(graph, "lookup", ids, table.lookup(ids))
         if self._is_raw:
             id_ph = tf.compat.v1.placeholder(tf.int64, [None], name="id")

@@ -84,3 +84,31 @@ class RawMultiTypeHashTable(abc.ABC):
         req_time: TensorLike | None = None,
     ) -> "RawMultiTypeHashTable":
         """Overwrites rows."""
+
+
+class NamedTables(RawMultiTypeHashTable):
+    """Tables whose ids and rows are laid out by name.
+
+    A subclass sets `_table_names`, and `_dims`, the widths of the tables' rows, in the same order.
+    """
+
+    _table_names: list[str]
+    _dims: list[int]
+
+    def get_ragged_id(self, slot_to_id: Mapping[str, TensorLike]) -> tf.RaggedTensor:
+        return concat_1d_tensors(*self._in_table_order(slot_to_id, tf.int64))
+
+    def get_flat_value(self, slot_to_value: Mapping[str, TensorLike]) -> tf.Tensor:
+        return flatten_n_tensors(*self._in_table_order(slot_to_value, tf.float32))
+
+    def get_embeddings(self, ragged_id: tf.RaggedTensor, value: tf.Tensor) -> dict[str, tf.Tensor]:
+        rows = get_list_from_flat_value(ragged_id, self._dims, value)
+        return dict(zip(self._table_names, rows, strict=True))
+
+    def _in_table_order(
+        self, slot_to_tensor: Mapping[str, TensorLike], dtype: tf.DType
+    ) -> list[tf.Tensor]:
+        return [
+            tf.reshape(tf.convert_to_tensor(slot_to_tensor.get(name, []), dtype), [-1])
+            for name in self._table_names
+        ]

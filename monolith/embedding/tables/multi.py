@@ -38,6 +38,7 @@ from monolith.embedding.tables.inputs import (
 )
 from monolith.embedding.tables.iteration import infer_dim_size
 from monolith.embedding.tables.layout import (
+    NamedTables,
     RawMultiTypeHashTable,
     concat_1d_tensors,
     flatten_n_tensors,
@@ -132,7 +133,7 @@ def convert_to_cached_config(configs: Configs) -> CachedConfig:
     )
 
 
-class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable, registry.Table):
+class MultiHashTable(BaseMultiTypeHashTable, NamedTables, registry.Table):
     """Many tables in one resource on one device; `from_configs` makes it.
 
     Called eagerly, the tables are there at once and live until the end of the process; a second
@@ -293,16 +294,6 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable, registry.Tab
 
     def get_table_dim_sizes(self) -> tuple[int, ...]:
         return tuple(self._dims)
-
-    def get_ragged_id(self, slot_to_id: Mapping[str, TensorLike]) -> tf.RaggedTensor:
-        return concat_1d_tensors(*self._in_table_order(slot_to_id, tf.int64))
-
-    def get_flat_value(self, slot_to_value: Mapping[str, TensorLike]) -> tf.Tensor:
-        return flatten_n_tensors(*self._in_table_order(slot_to_value, tf.float32))
-
-    def get_embeddings(self, ragged_id: tf.RaggedTensor, value: tf.Tensor) -> dict[str, tf.Tensor]:
-        rows = get_list_from_flat_value(ragged_id, self._dims, value)
-        return dict(zip(self._table_names, rows, strict=True))
 
     def lookup(self, slot_to_id: Mapping[str, TensorLike]) -> dict[str, tf.Tensor]:
         """Returns the rows of each table asked for; unknown names are passed over."""
@@ -575,14 +566,6 @@ class MultiHashTable(BaseMultiTypeHashTable, RawMultiTypeHashTable, registry.Tab
     ) -> "MultiHashTable":
         """Finds a table again in the default graph, which may have been imported."""
         return MultiHashTable(table_proto=table_proto, import_scope=import_scope)
-
-    def _in_table_order(
-        self, slot_to_tensor: Mapping[str, TensorLike], dtype: tf.DType
-    ) -> list[tf.Tensor]:
-        return [
-            tf.reshape(tf.convert_to_tensor(slot_to_tensor.get(name, []), dtype), [-1])
-            for name in self._table_names
-        ]
 
     def _split_updates(
         self, slot_to_id_and_value: Mapping[str, tuple[TensorLike, TensorLike]]
