@@ -25,8 +25,16 @@ from typing import Any
 import tensorflow as tf
 
 from monolith import errors
-from monolith.data import columns, csv_files, examples, files, parquet_files, seekable, sources
-from monolith.data.errors import find_sentence
+from monolith.data import (
+    columns,
+    csv_files,
+    eager,
+    examples,
+    files,
+    parquet_files,
+    seekable,
+    sources,
+)
 from monolith.data.schema import Feature
 
 _MAX_SHOWN = 3
@@ -168,30 +176,14 @@ class Reader:
         """
         return seekable.make_dataset(self._source, self._batching)
 
-    def __iter__(self) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
+    def __iter__(self) -> Iterator[eager.Batch]:
         """Yields the batches, in eager mode.
 
         Raises:
             errors.DataError: What is in a file is not what the schema says.
             errors.ConfigError: This is a graph.
         """
-        if not tf.executing_eagerly():
-            raise errors.ConfigError(
-                "A reader gives its batches in eager mode only; in a graph or a tf.function call "
-                "it, and read the tf.data.Dataset that it returns."
-            )
-        return self._iterate()
-
-    def _iterate(self) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
-        reading = seekable.Reading(self._source, self._batching)
-        try:
-            yield from reading.make_dataset()
-        except (tf.errors.OpError, UnicodeDecodeError) as e:
-            if (sentence := find_sentence(e)) is None:
-                raise
-            raise errors.DataError(sentence) from None
-        finally:
-            reading.close()
+        return eager.iterate(self._source, self._batching, "A reader")
 
     def __getattr__(self, name: str) -> Any:
         # Only called for what is not there.

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from monolith import errors
-from monolith.data import columns, division, record_formats, seekable, sources
-from monolith.data.errors import find_sentence
+from monolith.data import columns, division, eager, record_formats, seekable, sources
 from monolith.data.positions import Chunk, Place
 from monolith.data.schema import Feature
 
@@ -172,30 +171,14 @@ class StreamReader:
         source = self._stream if part.of == 1 else _Part(self._stream, part)
         return seekable.make_dataset(source, columns.Batching())
 
-    def __iter__(self) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
+    def __iter__(self) -> Iterator[eager.Batch]:
         """Yields the batches, in eager mode.
 
         Raises:
             errors.DataError: A record cannot be read and is to be refused, or the stream is gone.
             errors.ConfigError: This is a graph.
         """
-        if not tf.executing_eagerly():
-            raise errors.ConfigError(
-                "A stream gives its batches in eager mode only; in a graph or a tf.function call "
-                "it, and read the tf.data.Dataset that it returns."
-            )
-        return self._iterate()
-
-    def _iterate(self) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
-        reading = seekable.Reading(self._stream, columns.Batching())
-        try:
-            yield from reading.make_dataset()
-        except tf.errors.OpError as e:
-            if (sentence := find_sentence(e)) is None:
-                raise
-            raise errors.DataError(sentence) from None
-        finally:
-            reading.close()
+        return eager.iterate(self._stream, columns.Batching(), "A stream")
 
     def __repr__(self) -> str:
         return f"monolith.data.{self._text}"

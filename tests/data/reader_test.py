@@ -1,6 +1,6 @@
 """Readers: what they check, give and say.
 
-Covers monolith/data/__init__.py.
+Covers monolith/data/__init__.py, monolith/data/eager.py.
 """
 
 import pickle
