@@ -34,7 +34,7 @@ class SecondOrStepTimerWithTideSetting(tf.compat.v1.train.SecondOrStepTimer):  #
         tide_end_hour: Hour (UTC) at which the tide goes out.
         tide_end_minute: Minute of that hour; None is 0.
         tide_every_secs: Seconds between two triggers while there is no tide.
-        save_helper: Kept for callers that pass it; nothing here depends on it.
+        save_helper: Accepted from callers that pass it; nothing here depends on it.
 
     Raises:
         ValueError: Both of `every_secs` and `every_steps` are given, or none; or a time of the
@@ -62,7 +62,6 @@ class SecondOrStepTimerWithTideSetting(tf.compat.v1.train.SecondOrStepTimer):  #
             check_time_of_day("The end of the tide", *end)
             self._tide = start + end
         self._tide_every_secs = tide_every_secs
-        self._save_helper = save_helper
 
     def enable(self) -> None:
         """Lets the timer trigger again."""

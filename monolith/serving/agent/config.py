@@ -1,8 +1,8 @@
 """Which servers there are, and where in ZooKeeper they stand: the settings of the agent.
 
 They are given as a file of `key value` lines, as the historical agent reads it, or as arguments.
-Only what serving with this package asks for is here; flags of a `tensorflow_model_server` binary,
-which it does not start, are refused by name.
+Only what finds servers is here. How they serve is told to `monolith serve`; such lines, and flags
+of a `tensorflow_model_server` binary, which is not started, are refused by name.
 
 Example:
     >>> config = AgentConfig(bzid="ads", base_name="ranking", deploy_type="ps", num_ps=4)
@@ -82,10 +82,6 @@ class AgentConfig:
         dc_aware: Whether replicas of other data centres are not asked.
         layout_pattern: Which layout of the unified deployment; absolute, or below `/bzid/layouts`.
         layout_filters: Which models of it, each `match;condition`.
-        version_policy: Which versions are served.
-        version_data: How many, or which.
-        fetch_ps_timeout_ms: How long a call of a part may take.
-        fetch_ps_retry: How often it is made again.
         agent_version: 1 for replicas by part, 3 for the unified deployment.
     """
 
@@ -100,10 +96,6 @@ class AgentConfig:
     dc_aware: bool = False
     layout_pattern: str | None = None
     layout_filters: list[str] | None = None
-    version_policy: str = "latest"
-    version_data: int = 1
-    fetch_ps_timeout_ms: int = 200
-    fetch_ps_retry: int = 2
     agent_version: int = 1
 
     def __post_init__(self) -> None:

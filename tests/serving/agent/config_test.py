@@ -25,13 +25,13 @@ class TestFile:
         path = tmp_path / "agent.conf"
         path.write_text(
             "# Where.\n\ninclude more.conf\nbzid = ads\nbase_name ranking\nserver_type unified\n"
-            "agent_version 3\nfetch_ps_timeout_ms 2 * 100 + 1\ndc_aware yes\nbase_path none\n"
+            "agent_version 3\nnum_ps 2 * 100 + 1\ndc_aware yes\nbase_path none\n"
             "layout_filters entry; True\nlayout_filters ps_{i}; i % 2 == 0\n"
         )
         settings = AgentConfig.from_file(str(path))
         assert settings.deploy_type is DeployType.UNIFIED
         assert (settings.bzid, settings.base_name, settings.base_path) == ("ads", "ranking", None)
-        assert (settings.fetch_ps_timeout_ms, settings.dc_aware) == (201, True)
+        assert (settings.num_ps, settings.dc_aware) == (201, True)
         assert settings.zk_servers == "127.0.0.1:2181"
         assert settings.layout_filters == ["entry; True", "ps_{i}; i % 2 == 0"]
 
@@ -39,6 +39,7 @@ class TestFile:
         ("text", "message"),
         [
             ("enable_batching true", "sets enable_batching, which serving with this package"),
+            ("fetch_ps_timeout_ms 200", "sets fetch_ps_timeout_ms, which serving with this"),
             ("bzid", "line 1, has no value for 'bzid'"),
             ("num_ps __import__('os')", "`num_ps` cannot be"),
             ("dc_aware perhaps", "`dc_aware` cannot be 'perhaps'"),
