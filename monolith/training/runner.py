@@ -140,7 +140,7 @@ def prepare_process(config: RunnerConfig) -> None:
     """
     mlp.mlp_pass()
     mlp.add_mpi_exception_hook()
-    _mirror_kafka_into_flags(config)
+    _mirror_input_into_flags(config)
     # The flag's holder, not the flag: it may be read before a command line was parsed.
     if _prepares_when_made and config.restore_ckpt and not FLAGS["restore_ckpt"].value:
         FLAGS.restore_ckpt = config.restore_ckpt
@@ -160,8 +160,12 @@ def prepare_when_made() -> None:
     _prepares_when_made = True
 
 
-def _mirror_kafka_into_flags(config: RunnerConfig) -> None:
-    """Hands the Kafka settings to the input pipeline, which only knows flags."""
+def _mirror_input_into_flags(config: RunnerConfig) -> None:
+    """Hands what `PBDataset` is to read to the input pipeline, which only knows flags."""
+    if config.data_type:
+        FLAGS.data_type = config.data_type
+    if not config.sort_id:
+        FLAGS.sort_id = False
     if config.kafka_topics:
         # A later config takes the mirrored flag over, and that is a list already.
         is_text = isinstance(config.kafka_topics, str)

@@ -429,7 +429,7 @@ class TestErrors:
         ("settings", "error", "message"),
         [
             ({"enable_model_dump": True}, errors.ConfigError, "a dump of the model"),
-            ({"kafka_topics": "clicks"}, errors.ConfigError, "input from Kafka"),
+            ({"kafka_topics": "clicks"}, errors.ConfigError, "`kafka_group_id` is not set"),
             ({"enable_parameter_sync": True}, AssertionError, "Business id cannot be none"),
             (
                 {"enable_parameter_sync": True, "bzid": "a"},

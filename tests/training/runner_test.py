@@ -341,8 +341,16 @@ def test_kafka_settings_reach_the_flags():
     assert FLAGS["kafka_topics"].value == ["a", "b"]
 
 
-def test_without_kafka_settings_the_flags_stay():
+def test_what_records_are_reaches_the_flags():
+    prepare_process(RunnerConfig(data_type="example", sort_id=False))
+    assert FLAGS["data_type"].value == "example"
+    assert FLAGS["sort_id"].value is False
+
+
+def test_without_settings_of_the_input_the_flags_stay():
     prepare_process(RunnerConfig())
+    assert FLAGS["data_type"].value is None
+    assert FLAGS["sort_id"].value is True
     assert FLAGS["kafka_topics"].value is None
     assert FLAGS["kafka_group_id"].value is None
     assert FLAGS["kafka_servers"].value is None

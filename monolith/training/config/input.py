@@ -39,11 +39,11 @@ class ItemSettings:
 class RecordSettings:
     """What the records of the input are.
 
-    :param data_type: What records of the input are: 'instance', 'example', 'examplebatch' or
-        'plaintext'.
+    :param data_type: What records are that PBDataset reads: 'instance', 'example',
+        'examplebatch' or 'plaintext'.
     :param feature_list: File that lists the features.
     :param lagrangex_header: Whether records start with a Lagrange header.
-    :param sort_id: Whether records have a sort id.
+    :param sort_id: Whether records that PBDataset reads have a sort id.
     :param kafka_dump: Whether input files are dumps of Kafka.
     :param kafka_dump_prefix: Whether records have the prefix of Kafka dumps.
     :param enable_fid_dedup: Whether ids are made unique before they are looked up.
@@ -62,8 +62,9 @@ class RecordSettings:
 class InputSettings:
     """Which files or topics are read, and by whom.
 
-    :param kafka_topics: Kafka topics to read, separated by commas.
-    :param kafka_group_id: Kafka consumer group.
+    :param kafka_topics: Kafka topics that PBDataset reads in place of what it is given, separated
+        by commas.
+    :param kafka_group_id: Their consumer group.
     :param kafka_servers: Addresses of Kafka as host:port,host:port.
     :param input_path: Directory of the input, with one subdirectory for each day.
     :param is_hourly: Whether the input has a subdirectory for each hour.

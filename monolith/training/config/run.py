@@ -69,9 +69,10 @@ class RunConfig:
         continue_training: Whether it keeps the global step then.
         reload_alias_map: New name to old name of variables in a reload.
         enable_alias_map_auto_gen: Whether a reload finds renamed variables by itself.
-        kafka_topics: Kafka topics to read, separated by commas.
-        kafka_group_id: Kafka consumer group.
-        kafka_servers: Addresses of Kafka.
+        kafka_topics: Kafka topics that PBDataset reads in place of what it is given, separated by
+            commas.
+        kafka_group_id: Their consumer group.
+        kafka_servers: Addresses of Kafka; all three are set, or none.
         disable_native_metrics: Whether training steps leave out metrics of heads.
         save_summary_steps: Steps between summaries.
         log_step_count_steps: Steps between log lines.

@@ -22,10 +22,8 @@ from monolith.core import directories
 from monolith.training.config.job import CpuTrainingConfig
 
 _SECOND_PASS = "a second pass over candidate items"
-_KAFKA = "input from Kafka"
-_DATED_INPUT = "input that is found by its date"
-_RECORDS = "reading files of records by their kind and framing"
-_SERVING = "sending updates to a serving side"
+_DATED_INPUT = "a directory of input for each day or hour"
+_FRAMING = "a framing of records that is not an argument of PBDataset"
 _GPU = "training on GPUs"
 _FOUNTAIN = "input from the Fountain service"
 _DATA_SERVICE = "input from the tf.data service"
@@ -47,7 +45,7 @@ REFUSED = {
     "deep_insight_sample_ratio": "sending samples of predictions for analysis",
     # export
     "enable_model_dump": "a dump of the model as a protobuf",
-    "ps_replica_num": _SERVING,
+    "ps_replica_num": "a fixed number of replicas on the serving side",
     # input
     "use_dataservice": _DATA_SERVICE,
     "num_extra_dsworker_on_gpu_worker": _DATA_SERVICE,
@@ -58,16 +56,11 @@ REFUSED = {
     "items_input_has_sort_id": _SECOND_PASS,
     "items_input_kafka_dump": _SECOND_PASS,
     "items_input_kafka_dump_prefix": _SECOND_PASS,
-    "data_type": _RECORDS,
     "feature_list": "features that are listed in a file",
-    "lagrangex_header": _RECORDS,
-    "sort_id": _RECORDS,
-    "kafka_dump": _RECORDS,
-    "kafka_dump_prefix": _RECORDS,
+    "lagrangex_header": _FRAMING,
+    "kafka_dump": _FRAMING,
+    "kafka_dump_prefix": _FRAMING,
     "enable_fid_dedup": "making ids unique in the input pipeline",
-    "kafka_topics": _KAFKA,
-    "kafka_group_id": _KAFKA,
-    "kafka_servers": _KAFKA,
     "input_path": _DATED_INPUT,
     "is_hourly": _DATED_INPUT,
     "wildcard": _DATED_INPUT,
@@ -77,6 +70,9 @@ REFUSED = {
     "end_hour": _DATED_INPUT,
     "max_task_num_per_worker": "workers that read several files at a time",
 }
+
+# PBDataset reads Kafka in place of files if all of them are set.
+_KAFKA = ("kafka_topics", "kafka_group_id", "kafka_servers")
 
 # What only ranks do that share the tables.
 _ONLY_IN_SYNC = (
@@ -94,8 +90,9 @@ def check_settings(config: CpuTrainingConfig) -> None:
     """Refuses a config that asks for what this version does not do; entry points call this.
 
     Raises:
-        ConfigError: A setting of `REFUSED` is not at its default, or a text, any of which may be
-            part of a path, has a NUL character.
+        ConfigError: A setting of `REFUSED` is not at its default, some of those that belong
+            together are not set, or a text, any of which may be part of a path, has a NUL
+            character.
     """
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -106,6 +103,12 @@ def check_settings(config: CpuTrainingConfig) -> None:
             )
         if isinstance(value, str):
             directories.check_path(field.name, value)
+    unset = [name for name in _KAFKA if not getattr(config, name, None)]
+    if 0 < len(unset) < len(_KAFKA):
+        raise errors.ConfigError(
+            f"`{unset[0]}` is not set, but input from Kafka needs all of {', '.join(_KAFKA)}; set "
+            "them all, or none."
+        )
     if config.enable_full_sync_training:
         if not config.reorder_fids_in_data_pipeline:
             raise errors.ConfigError(

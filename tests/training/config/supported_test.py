@@ -192,6 +192,14 @@ def test_saying_no_to_what_is_not_there_is_not_refused():
     supported.check_settings(RunnerConfig(use_dataservice=False, kafka_topics=""))
 
 
+def test_settings_of_kafka_belong_together():
+    config = RunnerConfig(kafka_topics="clicks", kafka_group_id="ads", kafka_servers="host:1")
+    supported.check_settings(config)
+    config.kafka_group_id = None
+    with pytest.raises(errors.ConfigError, match=r"^`kafka_group_id` is not set, but input from"):
+        supported.check_settings(config)
+
+
 @pytest.mark.parametrize("name", ["model_dir", "restore_dir", "warmup_file", "restore_ckpt"])
 def test_nul_in_a_path_is_refused(name):
     with pytest.raises(errors.ConfigError, match=f"^`{name}` must not have a NUL character"):
