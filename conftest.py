@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,9 @@ import numpy as np
 import pytest
 
 SEED = 20220916
+
+# More than a consumer whose brokers are gone takes to close.
+_KAFKA_CLOSE_SEC = 10.0
 
 # Read by TensorFlow when it is first imported, here or in a process that a test starts. Two threads
 # are enough to meet races, and keep several pytest workers from fighting over the cores.
@@ -114,6 +118,20 @@ def _fresh_start() -> None:
         feature_list.FeatureList.forget_parsed()
 
 
+@pytest.fixture(autouse=True)
+def _kafka_clients() -> Iterator[None]:
+    """Refuses a test that leaves a client of Kafka behind, which would log into tests after it."""
+    before = _find_kafka_clients()
+    yield
+    if not _find_kafka_clients() - before:
+        return
+    gc.collect()  # Graphs hold what reads for their datasets, and are held by themselves.
+    give_up_sec = time.monotonic() + _KAFKA_CLOSE_SEC
+    while left := _find_kafka_clients() - before:
+        assert time.monotonic() < give_up_sec, f"{len(left)} clients of Kafka are not closed."
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def graph_mode(_fresh_start: None) -> Iterator[None]:
     """Runs one test in graph mode, in an empty default graph with a fixed seed.
@@ -127,6 +145,14 @@ def graph_mode(_fresh_start: None) -> Iterator[None]:
     with context.graph_mode():
         tf.compat.v1.set_random_seed(SEED)
         yield
+
+
+def _find_kafka_clients() -> set[str]:
+    if "confluent_kafka" not in sys.modules:
+        return set()
+    from support import kafka_mock
+
+    return kafka_mock.find_clients()
 
 
 def _order_for_several_processes(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -28,6 +28,7 @@ _MAX_PARTITIONS = 256
 _UNKNOWN = -1
 _ANSWER_SEC = 10.0
 _POLL_SEC = 0.1
+_LAST_COMMIT_MS = 1000
 _CLOSE_SEC = 2.0
 # A partition that neither sends nor tells its end for so long is not waited for by the others.
 _SILENT_SEC = 2.0
@@ -106,8 +107,13 @@ class Broker:
         self._library = _import_library()
         self.servers = servers
         self._settings = {
-            # A broker that is gone is waited for; what it means is said in one line a minute.
-            "log_level": 3,
+            # A broker that is gone is waited for; what it means is said in one line a minute, not
+            # by each attempt to connect.
+            "log_level": 2,
+            # Nobody else can take a partition that is assigned by hand, so nothing depends on
+            # this, except how long a consumer that closes keeps asking for a broker that is gone
+            # to take its last offsets. A while behind that it would go on, and log.
+            "session.timeout.ms": _LAST_COMMIT_MS,
             **config,
             "bootstrap.servers": servers,
             "group.id": group_id,
@@ -131,7 +137,7 @@ class Broker:
             errors.ConfigError: There is no such setting.
         """
         try:
-            return self._library.Consumer(self._settings, logger=_quiet)
+            return self._library.Consumer(self._settings, logger=logger)
         except self._library.KafkaException as e:
             raise errors.ConfigError(
                 f"The settings of the consumer are refused: {e.args[0].str()}."
@@ -374,12 +380,6 @@ class _Messages(streams.Records):
     def _find(self, topic: str, number: int) -> int:
         # Apart from each other, so that a topic may get more partitions.
         return self._topics.index(topic) * (_MAX_PARTITIONS // len(self._topics)) + number
-
-
-# What librdkafka itself says of every attempt to connect. Disabled, not only kept from the root:
-# whoever collects all records, as pytest does, puts a handler on loggers that do not propagate.
-_quiet = logging.getLogger(f"{__name__}.client")
-_quiet.disabled = True
 
 
 def _import_library() -> Any:

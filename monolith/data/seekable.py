@@ -74,6 +74,22 @@ def reads_stream() -> bool:
 
 def get_streams() -> list[Source]:
     """Returns the streams that are read in the current graph."""
+    return [reading.source for reading in _get_readings()]
+
+
+@contextlib.contextmanager
+def closing_streams(graph: tf.Graph) -> Iterator[None]:
+    """Closes what the streams of a graph hold open, after a block that has run the graph."""
+    try:
+        yield
+    finally:
+        with graph.as_default():
+            readings = _get_readings()
+        for reading in readings:
+            reading.close()
+
+
+def _get_readings() -> "list[Reading]":
     return [] if tf.executing_eagerly() else metadata.get_meta(_STREAMS, list)
 
 
@@ -82,8 +98,6 @@ def make_dataset(source: Source, batching: columns.Batching) -> tf.data.Dataset:
 
     Where the input of one worker of several is built, of its part of the files.
     """
-    if source.is_stream and not tf.executing_eagerly():
-        get_streams().append(source)
     if isinstance(source, FileSource):
         split = division.get_split(source.paths)
         if split is not None:
@@ -142,17 +156,25 @@ class _OneFile(Source):
 class Reading:
     """Makes a dataset, and reads for its iterators.
 
+    What is left half read stays open for whoever reads on, until nobody can: TensorFlow does not
+    say when an iterator is gone, but an iterator holds its dataset. (The function that reads is no
+    help: what was made outside of graphs belongs to the default one, which is never deleted.)
+
     Args:
         source: What to read.
         batching: Size and order of the batches.
+
+    Attributes:
+        source: What is read.
     """
 
     def __init__(self, source: Source, batching: columns.Batching) -> None:
-        self._source = source
+        self.source = source
         self._batching = batching
         self._layout = source.make_layout(batching.batch_size if batching.drop_remainder else None)
         # Generators of batches, by the position behind the last batch of each.
         self._cursors: dict[positions.Position, _Cursor] = {}
+        self._num_closings = 0
 
     def make_dataset(
         self, first_file: tf.Tensor | None = None, *, has_seeds: bool = True
@@ -164,10 +186,10 @@ class Reading:
             has_seeds: Whether seeds are drawn. Without, as rows that keep their order need none,
                 it can be made inside of another dataset's function, and saved with that.
         """
-        described = f"{self._source.describe()} {_describe(self._batching)}"
-        mark = STREAM_MARK if self._source.is_stream else MARK
+        described = f"{self.source.describe()} {_describe(self._batching)}"
+        mark = STREAM_MARK if self.source.is_stream else MARK
         description = mark + hashlib.sha256(described.encode()).hexdigest().encode()
-        start = (0, *positions.start_of_pass(self._source).to_integers())
+        start = (0, *positions.start_of_pass(self.source).to_integers())
         signature = self._layout.signature
 
         @tf.autograph.experimental.do_not_convert
@@ -191,20 +213,25 @@ class Reading:
             begin += tf.scatter_nd([[3]], [first_file], [len(start)])
         seeds = _Seeds(self._batching.seed) if has_seeds else _repeat_zero()
         dataset = _Scan(seeds.enumerate(), begin, read)
+        if tf.executing_eagerly():
+            weakref.finalize(dataset, self.close).atexit = False  # Left to `close_at_exit`.
+        elif self.source.is_stream:
+            _get_readings().append(self)
         unpack = tf.autograph.experimental.do_not_convert(self._layout.unpack)
         options = tf.data.Options()
         # There is nothing to tune, and an iterator whose tuning thread sleeps when it is deleted
         # waits for it, up to a minute (TensorFlow 2.21).
         options.autotune.enabled = False
         dataset = dataset.map(unpack)
-        if not self._source.is_stream:
+        if not self.source.is_stream:
             # Whoever saves a position waits for what is read ahead; of a stream, until there is
             # something to read.
             dataset = dataset.prefetch(2)
         return dataset.with_options(options)
 
     def close(self) -> None:
-        """Closes the files that were read. Who reads on opens them again."""
+        """Closes what is open. Who reads on opens it again."""
+        self._num_closings += 1
         self._cursors.clear()
 
     def _read(
@@ -215,7 +242,7 @@ class Reading:
 
     def _read_batch(self, state: np.ndarray, number: int, seed: int) -> tuple[np.ndarray, ...]:
         calls, *integers = state.tolist()
-        if number != calls and not self._source.is_stream:
+        if number != calls and not self.source.is_stream:
             # The last call has failed, and somebody has ignored that; it would fail for ever.
             raise StopIteration
         position = positions.Position.from_integers(tuple(integers))
@@ -223,6 +250,7 @@ class Reading:
             # A pass begins.
             position = position._replace(seed=seed & _MAX_SEED)
         # It is taken out, since another iterator may be at the same position.
+        num_closings = self._num_closings
         cursor = self._cursors.pop(position, None)
         _open.remove(self, position)
         if cursor is None:
@@ -232,16 +260,17 @@ class Reading:
         except errors.DataError as e:
             # Without the trace, which TensorFlow would print in front of it.
             raise errors.DataError(str(e)) from None
-        self._cursors[after] = cursor
-        _open.add(self, after)
+        if num_closings == self._num_closings:  # Otherwise the cursor goes, too.
+            self._cursors[after] = cursor
+            _open.add(self, after)
         new_state = np.array([calls + 1, *after.to_integers()], np.int64)
         return new_state, *self._layout.pack(batch)
 
     def _read_from(self, position: positions.Position) -> _Cursor:
-        if not self._source.is_stream:
-            return positions.read_batches(self._source, self._batching, position)
+        if not self.source.is_stream:
+            return positions.read_batches(self.source, self._batching, position)
         # A stream makes its own batches: what it finds in a second reading comes in other chunks.
-        chunks = self._source.read(position.place)
+        chunks = self.source.read(position.place)
         return ((rows, position._replace(place=after)) for rows, after in chunks)
 
 

@@ -1,16 +1,19 @@
 """Kafka topics, against librdkafka's mock cluster in a process of its own."""
 
+import gc
 import itertools
 import threading
 import time
 
 import pytest
 import tensorflow as tf
-from support.kafka_mock import MockCluster
+from support.kafka_mock import MockCluster, find_clients
 
 import monolith as ml
 from monolith import errors
-from monolith.data import division, identity, kafka_topics
+from monolith.data import columns, division, identity, kafka_topics, seekable
+from monolith.graph.spec import GraphSpec
+from monolith.training.graph.estimator import GraphEstimator
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
@@ -153,6 +156,92 @@ def test_a_broker_that_goes_away_is_waited_for():
         assert first
         assert len(set(first + rest)) == len(first + rest)
         assert set(first + rest) <= {1, 2, 3, 4}
+
+
+class TestWhatIsLeftHalfReadIsClosed:
+    """At once, without a collection: a client fetches, logs and holds what it has fetched."""
+
+    @pytest.fixture(autouse=True)
+    def without_collections(self):
+        gc.disable()
+        yield
+        gc.enable()
+
+    @pytest.mark.parametrize("derive", [lambda dataset: dataset, lambda dataset: dataset.map(dict)])
+    def test_with_its_dataset(self, cluster, derive):
+        cluster.produce("half", range(20))
+        dataset = derive(make_stream(cluster, "half")())
+        iterator = iter(dataset)
+        next(iterator)
+        del dataset
+        assert find_clients()
+        next(iterator)
+        del iterator
+        assert not find_clients()
+
+    def test_with_the_loop(self, cluster):
+        cluster.produce("half", range(20))
+        stream = make_stream(cluster, "half")
+        batches = iter(stream)
+        next(batches)
+        assert find_clients()
+        del batches
+        assert not find_clients()
+
+    def test_at_the_end_of_a_job(self, cluster, tmp_path):
+        cluster.produce("half", range(20))
+        seen = []
+
+        class Look(tf.compat.v1.train.SessionRunHook):
+            def after_run(self, run_context, run_values):
+                seen.append(len(find_clients()))
+
+        def model_fn(features, mode):
+            step = tf.compat.v1.train.get_global_step()
+            loss = tf.cast(tf.reduce_sum(features["id"].values), tf.float32)
+            train_op = tf.compat.v1.assign_add(step, 1)
+            return GraphSpec(mode, loss=loss, train_op=train_op, eval_metric_ops={})
+
+        estimator = GraphEstimator(model_fn, str(tmp_path / "model"))
+        estimator.train(make_stream(cluster, "half"), steps=2, hooks=[Look()])
+        assert not find_clients()
+        estimator.evaluate(make_stream(cluster, "half"), steps=2, hooks=[Look()])
+        assert not find_clients()
+        assert seen == [1, 1, 1, 1]
+
+    def test_while_it_is_being_read(self, cluster):
+        """As when a session ends in which another thread fetches."""
+        cluster.produce("half", range(20))
+        stream = make_stream(cluster, "half")._stream
+        reading = seekable.Reading(stream, columns.Batching())
+        decode = stream.codec.decode
+
+        def close_and_read(records):
+            reading.close()
+            return decode(records)
+
+        stream.codec.decode = close_and_read
+        dataset = reading.make_dataset()
+        iterator = iter(dataset)
+        first = next(iterator)
+        assert not find_clients()
+        stream.codec.decode = decode
+        found = read([first]) + read(iterator.get_next() for _ in range(4))
+        assert sorted(found) == list(range(20))
+
+
+def test_a_consumer_whose_broker_is_gone_closes_soon():
+    with MockCluster() as cluster:
+        cluster.produce("gone", range(8))
+        stream = make_stream(cluster, "gone")._stream
+        records = stream.open(stream.start, division.Part(0, of=1))
+        while not records.poll(1):
+            pass
+        cluster.kill()
+        records.acknowledge()
+        records.close()
+        # Not after the 45 seconds for which librdkafka would ask for its broker.
+        assert not find_clients()
 
 
 def test_bad_arguments_are_refused(cluster):

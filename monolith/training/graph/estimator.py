@@ -30,6 +30,7 @@ from tensorflow.python.training import training_util
 
 from monolith import errors
 from monolith.checkpoint import manifest
+from monolith.data import seekable
 from monolith.data.errors import describe_empty_input
 from monolith.graph import devices, run_config
 from monolith.graph import signatures as export
@@ -182,7 +183,8 @@ class GraphEstimator:
             data, spec = self._build(input_fn, ModeKeys.TRAIN)
             if self._warm_start_from is not None:
                 tf.compat.v1.train.warm_start(self._warm_start_from)
-            loop.run_training(spec, self._config, self._session_config, data.hooks, hooks)
+            with seekable.closing_streams(graph):
+                loop.run_training(spec, self._config, self._session_config, data.hooks, hooks)
         return self
 
     def evaluate(
@@ -225,6 +227,7 @@ class GraphEstimator:
             with (
                 loop.named_data_errors(),
                 loop.released(all_hooks),
+                seekable.closing_streams(graph),
                 self._restored_session(spec, checkpoint_path, all_hooks) as session,
             ):
                 while not session.should_stop() and num_steps != steps:
@@ -271,7 +274,7 @@ class GraphEstimator:
                 predictions = results.select_predictions(spec.predictions, predict_keys)
             all_hooks = [*data.hooks, *hooks, *spec.prediction_hooks]
             session = self._restored_session(spec, checkpoint_path, all_hooks)
-        with loop.named_data_errors(), session:
+        with loop.named_data_errors(), seekable.closing_streams(graph), session:
             while not session.should_stop():
                 with graph.as_default():
                     batch = session.run(predictions)
