@@ -28,6 +28,7 @@ _LEGACY = f"{_PREFIX}.legacy"
 
 # Old path below `monolith.native_training`, new home below `monolith`.
 _BELOW_NATIVE_TRAINING = {
+    "alert.alert_manager": "core.alerts",
     "barrier_ops": "training.controller.barrier",
     "basic_restore_hook": "checkpoint.restore_hook",
     "clip_ops": "optimizer.clip",

@@ -27,7 +27,7 @@ from monolith import errors
 from monolith.cluster import manager, primus
 from monolith.cluster.discovery_base import ServiceDiscovery
 from monolith.cluster.members import MemberConflictError, Membership
-from monolith.core import metrics
+from monolith.core import alerts, metrics
 from monolith.graph import devices, task_context
 from monolith.graph.run_config import GraphRunConfig
 from monolith.serving.sync.config import SyncConfig
@@ -41,6 +41,7 @@ from monolith.training.distributed import (
     report,
     server,
     sizes,
+    spares,
     start,
     worker,
 )
@@ -188,7 +189,7 @@ def _train_as_worker(
     member: Membership,
 ) -> GraphEstimator | None:
     deep_insight_name = params.metrics.deep_insight_name
-    find_cluster = functools.partial(
+    ask_for_cluster = functools.partial(
         manager.get_training_cluster,
         recovery.UntilJobIsOver(discovery, config, member),
         addr,
@@ -202,10 +203,16 @@ def _train_as_worker(
         config.cluster_type,
         config.session_creation_timeout_secs,
     )
+
+    def find_cluster() -> tuple[manager.Cluster, manager.Task]:
+        spares.settle(config, discovery, member)
+        return ask_for_cluster()
+
     retries = recovery.Retries(config, find_cluster, member)
     cluster, task = retries.find_cluster()
     heartbeat = None
     if is_chief(config):
+        alerts.take_over_as_chief()
         _report_ready(config, deep_insight_name)
         heartbeat = _MetricsHeartBeatThread()
         heartbeat.start()

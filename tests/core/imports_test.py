@@ -7,6 +7,7 @@ import sys
 import pytest
 
 WITHOUT_TENSORFLOW = [
+    "core.alerts",
     "core.environment",
     "core.flags",
     "core.hyperparams",

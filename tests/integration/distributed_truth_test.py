@@ -32,6 +32,13 @@ def job(tmp_path):
 
 
 class TestDiscovery:
+    """Two servers, the chief and two workers meet."""
+
+    @pytest.fixture
+    def settings(self, settings):
+        settings.num_workers = 3
+        return settings
+
     def test_files(self, settings, job):
         counting.start_job(job, settings)
         job.expect_success()

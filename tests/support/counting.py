@@ -41,6 +41,7 @@ class Settings:
     role: str = "worker"
     index: int = 0
     num_ps: int = 2
+    num_redundant_ps: int = 0
     num_workers: int = 2
     num_batches: int = 40
     batch_size: int = 4
@@ -214,6 +215,7 @@ def run_member(settings):
         server_type=settings.role,
         index=settings.index,
         num_ps=settings.num_ps,
+        num_redundant_ps=settings.num_redundant_ps,
         num_workers=settings.num_workers,
         model_dir=settings.model_dir,
         discovery_type=types[settings.discovery],
@@ -280,7 +282,8 @@ def start_job(job, settings, **changes):
     """Starts all members of a job; returns them by name."""
     settings = dataclasses.replace(settings, **changes)
     started = {}
-    for role, count in (("ps", settings.num_ps), ("worker", settings.num_workers)):
+    num_ps = settings.num_ps + settings.num_redundant_ps
+    for role, count in (("ps", num_ps), ("worker", settings.num_workers)):
         for index in range(count):
             started[f"{role}-{index}"] = start_member(job, settings, role, index)
     return started

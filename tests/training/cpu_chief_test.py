@@ -4,6 +4,8 @@ import time
 
 import pytest
 import tensorflow as tf
+from absl import flags
+from absl.testing import flagsaver
 from support import counting
 
 from monolith.cluster import primus
@@ -118,6 +120,12 @@ class TestMetrics:
             "running",
             "stopped",
         ]
+
+
+def test_flag_about_alerts_of_the_chief_alone(train):
+    with flagsaver.flagsaver(monolith_chief_alert_proto="user"):
+        train()
+        assert flags.FLAGS["monolith_alert_proto"].value == "user"
 
 
 def test_steps_count_from_the_checkpoint_that_was_asked_for(train):
