@@ -115,6 +115,17 @@ class _Lib:
             return self._own
         return None
 
+    def __getattr__(self, name: str) -> Any:
+        """Hands on what the library offers: `init`, `rank`, `allgather` and all others."""
+        if name.startswith("_"):  # Before it is set, as while it is copied.
+            raise AttributeError(name)
+        library = self.lib
+        try:
+            return getattr(library, name)
+        except AttributeError:
+            where = "TensorFlow's collectives" if self.is_own else library.__name__
+            raise AttributeError(f"There is no {name!r} in {where}.") from None
+
 
 _lib = _Lib()
 
@@ -163,7 +174,7 @@ def on_servers(
 
 def shutdown() -> None:
     """Ends what `init` began; waits a few seconds for the other ranks to do the same."""
-    _get("shutdown")()
+    _lib.shutdown()
 
 
 def is_initialized() -> bool:
@@ -173,22 +184,22 @@ def is_initialized() -> bool:
 
 def rank() -> int:
     """Returns the number of this process among all ranks."""
-    return int(_get("rank")())
+    return int(_lib.rank())
 
 
 def size() -> int:
     """Returns how many ranks there are."""
-    return int(_get("size")())
+    return int(_lib.size())
 
 
 def local_rank() -> int:
     """Returns the number of this process among the ranks of its machine."""
-    return int(_get("local_rank")())
+    return int(_lib.local_rank())
 
 
 def local_size() -> int:
     """Returns how many ranks there are on this machine."""
-    return int(_get("local_size")())
+    return int(_lib.local_size())
 
 
 def allreduce(
@@ -315,7 +326,7 @@ def allgather(tensor: Any, name: str | None = None, *, same_shape: bool = False)
             collectives need not ask for it. There is no gradient then.
     """
     known = {"same_shape": True} if same_shape and _lib.is_own else {}
-    return _get("allgather")(tensor, **_with_name(name), **known)
+    return _lib.allgather(tensor, **_with_name(name), **known)
 
 
 def alltoall(
@@ -335,21 +346,17 @@ def alltoall(
         each.
     """
     known = {} if counts is None or not _lib.is_own else {"counts": counts}
-    return _get("alltoall")(tensor, splits=splits, **_with_name(name), **known)
+    return _lib.alltoall(tensor, splits=splits, **_with_name(name), **known)
 
 
 def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
     """Returns the tensor of one rank; those of the others are of the same shape."""
-    return _get("broadcast")(tensor, root_rank, **_with_name(name))
+    return _lib.broadcast(tensor, root_rank, **_with_name(name))
 
 
 def BroadcastGlobalVariablesHook(root_rank: int, device: str = "") -> Any:
     """Returns a hook that gives all ranks the variables of one when a session is made."""
-    if _lib.is_own:
-        from monolith.graph import rank_library
-
-        return rank_library.BroadcastGlobalVariablesHook(_lib.own, root_rank, device)
-    return _get("BroadcastGlobalVariablesHook")(root_rank, device=device)
+    return _lib.BroadcastGlobalVariablesHook(root_rank, device=device)
 
 
 def DistributedOptimizer(optimizer: Any, op: str = Average, *, compress: bool = False) -> Any:
@@ -438,18 +445,9 @@ def named_losses() -> Iterator[None]:
 
 def __getattr__(name: str) -> Any:
     """Hands on what else a library offers."""
-    if name.startswith("__"):
+    if name.startswith("_"):
         raise AttributeError(name)
-    return _get(name)
-
-
-def _get(name: str) -> Any:
-    library = _lib.lib
-    try:
-        return getattr(library, name)
-    except AttributeError:
-        where = "TensorFlow's collectives" if _lib.is_own else library.__name__
-        raise AttributeError(f"There is no {name!r} in {where}.") from None
+    return getattr(_lib, name)
 
 
 def _get_reducer(op: str, compress: bool) -> tuple[Any, dict[str, Any]]:

@@ -254,6 +254,12 @@ class RankLibrary:
         mine = tf.ensure_shape(mine, tensor.shape)
         return tf.cast(self.allreduce(mine, op=SUM), tensor.dtype, name=name)
 
+    def BroadcastGlobalVariablesHook(
+        self, root_rank: int, device: str = ""
+    ) -> tf.compat.v1.train.SessionRunHook:
+        """Returns the hook that makes all ranks start with the variables of one."""
+        return BroadcastGlobalVariablesHook(self, root_rank, device)
+
     def _get_place(self) -> Place:
         if self._place is None:
             raise errors.ConfigError(

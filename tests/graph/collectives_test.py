@@ -110,6 +110,15 @@ class TestOtherLibraries:
         collectives.allreduce("t")
         byteps.push_pull.assert_called_once_with("t", op=byteps.Average)
 
+    def test_the_library_by_its_wrapper(self, horovod):
+        wrapper = hvd_lib._Lib()
+        for name in ("init", "rank", "size", "allgather", "broadcast"):
+            assert getattr(wrapper, name) is getattr(horovod, name)
+        wrapper.BroadcastGlobalVariablesHook(0)
+        horovod.BroadcastGlobalVariablesHook.assert_called_once_with(0)
+        assert hvd_lib.lib is horovod
+        assert not hvd_lib.enable_bps
+
     def test_sessions_stay_as_they_are(self, horovod):
         config = tf.compat.v1.ConfigProto()
         collectives.update_session_config(config)
@@ -126,6 +135,8 @@ class TestOtherLibraries:
     def test_names_that_no_library_has(self):
         with pytest.raises(AttributeError, match="no 'ring' in TensorFlow's collectives"):
             collectives.ring  # noqa: B018
+        assert not hasattr(collectives, "_own")
+        assert not hasattr(collectives._lib, "_library")
 
 
 class TestAlone:
@@ -170,6 +181,17 @@ class TestAlone:
             with tf.compat.v1.train.MonitoredSession(hooks=[hook]) as session:
                 session.run(train_op)
                 assert session.run(w) == -0.5  # 1 - 0.5 * 3
+
+    def test_the_library_by_its_wrapper(self):
+        wrapper = collectives._lib
+        wrapper.init()  # Does nothing, a second time.
+        assert (wrapper.rank(), wrapper.size()) == (0, 1)
+        rows = tf.constant([[1, 2], [3, 4]])
+        for result in (wrapper.allgather(rows), wrapper.broadcast(rows, 0)):
+            assert result.numpy().tolist() == [[1, 2], [3, 4]]
+        assert isinstance(
+            wrapper.BroadcastGlobalVariablesHook(0), tf.compat.v1.train.SessionRunHook
+        )
 
     def test_there_is_no_other_rank(self):
         with pytest.raises(errors.ConfigError, match="no rank 1 to broadcast from, of 1"):

@@ -1,8 +1,9 @@
 """What the ranks of a synchronous job do beside training: save, stop and report together.
 
-Whatever may differ between ranks, as what a file system shows, is looked up by rank 0 and told to
-the others, so that all of them do the same thing in the same step. The one that ends ranks with
-different amounts of data together, `EofAwareTask`, has a file of its own.
+What would have ranks save or stop in different steps, as a clock or what a file system shows, is
+looked up by rank 0 and told to the others, so that all of them do the same thing in the same step.
+The one that ends ranks with different amounts of data together, `EofAwareTask`, has a file of its
+own.
 
 Example:
     >>> import tempfile
@@ -325,6 +326,9 @@ def _get_utc() -> datetime.datetime:
 
 class SyncTrainingSaverControlHook(_EveryFewSteps):
     """Lets a timer trigger only while there is a file `ONLINE` in the model directory.
+
+    Each rank that has this hook looks for itself, since it is for the timer of one rank alone, as
+    that of rank 0's saves of variables.
 
     Args:
         model_dir: Where the file is.
