@@ -71,6 +71,10 @@ class UnsupportedModeError(errors.ConfigError, TypeError):
     """The mode is none that this runner has; a TypeError for historical callers."""
 
 
+class UnknownTaskError(errors.ConfigError, LookupError):
+    """There is no task of that name; a LookupError for historical callers."""
+
+
 class TPURunner(BaseRunner):
     """Trains or evaluates a task, as the flags say.
 
@@ -264,12 +268,36 @@ def main(argv: list[str]) -> None:
     if not FLAGS.task:
         raise errors.ConfigError("--task must name a registered task, such as my.models.Ranking.")
     logger.info("flags: %s", FLAGS.flag_values_dict())
-    module = FLAGS.task.rpartition(".")[0]
-    if module:
-        importlib.import_module(module)  # Registers the task.
-    task_param = registry.GetParams(FLAGS.task)
+    task_param = _find_task(FLAGS.task)().task()
     logger.info("params of the task: %s", task_param)
     TPURunner(task_param).run()
+
+
+def _find_task(name: str) -> type[registry.SingleTaskModelParams]:
+    """Imports the module of a task, and returns what it has registered under a name.
+
+    Raises:
+        UnknownTaskError: There is no such module, or it does not register the task.
+    """
+    module = name.rpartition(".")[0]
+    try:
+        if module:
+            importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise  # What is missing is something that the module imports.
+        raise UnknownTaskError(
+            f"--task is {name!r}, and there is no module {error.name!r} to import it from; start "
+            "in the directory that has it, or add that to PYTHONPATH."
+        ) from error
+    try:
+        return registry.GetClass(name)
+    except LookupError as error:
+        raise UnknownTaskError(
+            f"--task is {name!r}, but no task is registered under that name; put "
+            "`@registry.RegisterSingleTaskModel` before its class of params, and say "
+            "MODULE.CLASS."
+        ) from error
 
 
 def run_program(argv: list[str]) -> int:

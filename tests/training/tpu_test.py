@@ -275,6 +275,30 @@ class TestMain:
         assert tpu.run_program([]) == 1
         assert capsys.readouterr().err == "error: train_and_eval has not been supported.\n"
 
+    @pytest.mark.parametrize(
+        ("task", "message"),
+        [
+            ("support.tpu_tasks.Clicks", "no task is registered under that name; put"),
+            ("support.no_tasks.Clicks", "no module 'support.no_tasks' to import it from; start in"),
+            ("nowhere.tasks.Clicks", "no module 'nowhere' to import it from"),
+        ],
+    )
+    def test_a_task_that_is_not_there(self, capsys, task, message):
+        FLAGS.task = task
+        assert tpu.run_program([]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: --task is '{task}', ")
+        assert message in line
+        with pytest.raises(LookupError):
+            tpu.main([])
+
+    def test_a_task_whose_module_lacks_something(self, tmp_path, monkeypatch):
+        (tmp_path / "module_of_task.py").write_text("import a_module_that_is_missing\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        FLAGS.task = "module_of_task.Clicks"
+        with pytest.raises(ModuleNotFoundError, match="a_module_that_is_missing"):
+            tpu.main([])
+
     def test_no_task(self):
         with pytest.raises(errors.ConfigError, match="--task must name a registered task"):
             tpu.main([])
