@@ -95,6 +95,12 @@ def _open(where: str, model_dir: str) -> ServiceDiscovery:
                 f"Members cannot meet in files of {model_dir!r}, which is no directory of a disk; "
                 "give --discovery file:///DIRECTORY, zk://, consul or tf_config."
             )
+        if rest and not os.path.isabs(rest):
+            # Each member would look below its own current directory.
+            raise errors.ConfigError(
+                f"--discovery {where} names no absolute directory; write it with three slashes, "
+                "file:///DIRECTORY."
+            )
         return FileServiceDiscovery(rest or os.path.join(model_dir, "discovery_dir", "job"))
     if scheme == "consul":
         return ConsulServiceDiscovery(environment.generate_psm_from_uuid(rest or job))

@@ -57,6 +57,7 @@ def test_tf_config_that_says_nothing(monkeypatch, text, message):
         ("zk://", "--discovery must be"),
         ("", "--discovery must be"),
         ("file", "Members cannot meet in files of 'hdfs://models/a'"),
+        ("file://shared/a", "--discovery file://shared/a names no absolute directory; write it"),
     ],
 )
 def test_words_that_mean_nothing(where, message):
