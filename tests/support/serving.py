@@ -16,6 +16,8 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
+from monolith.serving import remote
+from monolith.serving.loading import import_saved_model
 from monolith.serving.server.config import Loading, ModelConfig, ServerConfig
 from monolith.serving.server.server import PredictionServer
 
@@ -166,3 +168,20 @@ def serving(
             yield server, client
         finally:
             client.close()
+
+
+def call_in_parts(base: str, num_ps: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Serves the newest version of each part of a model; returns what its entry says."""
+    models = tuple(
+        ModelConfig(name=f"ps_{i}", base_path=os.path.join(base, f"ps_{i}")) for i in range(num_ps)
+    )
+    with contextlib.ExitStack() as stack:
+        server, _ = stack.enter_context(serving(base, models=models, rest_port=None))
+        address = f"127.0.0.1:{server.port}"
+        servers = {model.name: [address] for model in models}
+        client = remote.connect(servers, remote.RemoteConfig(timeout_ms=30_000))
+        stack.callback(remote.disconnect, client)
+        infer = stack.enter_context(
+            import_saved_model(os.path.join(base, "entry"), output_name=None)
+        )
+        return infer(inputs)

@@ -1,12 +1,11 @@
 """Exports of tasks: which exporter there is, and what happens after a save."""
 
-import contextlib
 import os
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.serving import serving
+from support.serving import call_in_parts
 
 from monolith import errors
 from monolith.embedding import entry
@@ -15,10 +14,9 @@ from monolith.graph.export_mode import ExportMode
 from monolith.graph.mode_keys import ModeKeys
 from monolith.graph.signatures import ServingInputReceiver
 from monolith.native_training import cpu_training, feature, native_task
-from monolith.serving import export_state, remote
+from monolith.serving import export_state
 from monolith.serving.export import DistributedExporter, StandaloneExporter
 from monolith.serving.loading import import_saved_model
-from monolith.serving.server.config import ModelConfig
 from monolith.training.graph.estimator import GraphSpec
 from monolith.training.tables import export as cpu_export
 from monolith.training.tables import save as cpu_saving
@@ -114,30 +112,9 @@ def test_export_when_saving(tmp_path, native):
     assert rows.shape == (4, DIM)
 
 
-@pytest.fixture
-def parts():
-    """Serves the newest version of each part of a model, and calls the entry."""
-    with contextlib.ExitStack() as stack:
-
-        def call(base, num_ps, **inputs):
-            models = tuple(
-                ModelConfig(name=f"ps_{i}", base_path=os.path.join(base, f"ps_{i}"))
-                for i in range(num_ps)
-            )
-            server, _ = stack.enter_context(serving(base, models=models, rest_port=None))
-            address = f"127.0.0.1:{server.port}"
-            servers = {model.name: [address] for model in models}
-            client = remote.connect(servers, remote.RemoteConfig(timeout_ms=30_000))
-            stack.callback(remote.disconnect, client)
-            with import_saved_model(os.path.join(base, "entry"), output_name=None) as infer:
-                return infer(inputs)
-
-        yield call
-
-
 @pytest.mark.parametrize("num_ps", [0, 1, 2])
 @pytest.mark.parametrize("native", [True, False], ids=["native_multi_table", "merged_tables"])
-def test_export_in_parts_when_saving(tmp_path, parts, native, num_ps):
+def test_export_in_parts_when_saving(tmp_path, native, num_ps):
     params = FeatureTask.params()
     params.serving.export_mode = ExportMode.DISTRIBUTED  # The default.
     conf = cpu_training.CpuTrainingConfig(
@@ -158,7 +135,8 @@ def test_export_in_parts_when_saving(tmp_path, parts, native, num_ps):
         versions.add(version)
         assert state == export_state.EXPORT_SAVER_LISTENER_STATE_FILE_NAME
     assert len(versions) == 1
-    rows = parts(str(base), len(names) - 1, ids=[0, 7, 3], splits=[0, 1, 2, 3, 3])["embedding"]
+    inputs = {"ids": [0, 7, 3], "splits": [0, 1, 2, 3, 3]}
+    rows = call_in_parts(str(base), len(names) - 1, inputs)["embedding"]
     np.testing.assert_array_equal(rows[:, 0], [-1.0, -0.5, 0.0, 0.0])
     assert rows.shape == (4, DIM)
 
