@@ -5,6 +5,8 @@
 #   tools/system_packages.sh            installs what is missing where that is possible: root and apt
 #   tools/system_packages.sh left-out   says what a test run has left out, and the command that brings
 #                                       it; nothing if it was complete
+#
+# SYSTEM_ROOT is where the system's files are, / unless a test says otherwise.
 set -euo pipefail
 
 # Debian's package, a file that tells it is there, the tests that need it.
@@ -17,7 +19,7 @@ parts=(
 
 is_there() {
   for place in /usr/include /usr/local/include /usr/share/java /usr/bin /usr/local/bin /bin; do
-    if [ -e "$place/$1" ]; then return 0; fi
+    if [ -e "${SYSTEM_ROOT:-}$place/$1" ]; then return 0; fi
   done
   return 1
 }
