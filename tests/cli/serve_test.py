@@ -6,13 +6,13 @@ import os
 import re
 import signal
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
 from support import warm
 from support.serving import Client, save_model
+from support.waiting import wait_for
 from typer.testing import CliRunner
 
 from monolith.cli.app import app
@@ -43,13 +43,6 @@ def serving(*args: str) -> Iterator[tuple[warm.Program, str]]:
     finally:
         process.kill()
         process.communicate()
-
-
-def wait_for(condition) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_it_serves_until_it_is_told_to_stop(models):

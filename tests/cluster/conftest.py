@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from support import waiting
 
 _HERE = pathlib.Path(__file__).parent
 _JAVA = shutil.which("java")
@@ -45,16 +46,7 @@ def consul_agent():
 def eventually():
     """Waits until a function returns something true, and returns that."""
 
-    def wait(function, timeout_sec=20.0):
-        deadline_sec = time.monotonic() + timeout_sec
-        while True:
-            result = function()
-            if result:
-                return result
-            assert time.monotonic() < deadline_sec, f"not within {timeout_sec} s: {result!r}"
-            time.sleep(0.01)
-
-    return wait
+    return waiting.wait_for
 
 
 class ZooKeeperServer:

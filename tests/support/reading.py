@@ -159,7 +159,8 @@ def start_child(ignored=(), **job):
         ignored: Signals that it ignores, as those that `nohup` starts do.
         job: Further ones are `die_at`, a failpoint at which the process kills itself from step
             `die_from` on; `sleep_at`, one at which it says "sleeping" and does so; `wait`, seconds
-            that each step takes; `handled`, a signal at which it exits with 7.
+            that each step takes; `say_step`, one whose begin it tells; `handled`, a signal at
+            which it exits with 7.
     """
     return warm.Program(
         [__file__, json.dumps(job, default=os.fspath)],
@@ -176,6 +177,18 @@ class _SlowHook(v1.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         time.sleep(self._seconds)
+
+
+class _SayHook(v1.train.SessionRunHook):
+    """Says when a step begins."""
+
+    def __init__(self, step):
+        self._step, self._num_steps = step, 0
+
+    def before_run(self, run_context):
+        self._num_steps += 1
+        if self._num_steps == self._step:
+            print(f"step {self._step} begins", flush=True)
 
 
 class _DieHook(v1.train.SessionRunHook):
@@ -211,6 +224,8 @@ def main():
         failpoints.on_reach = functools.partial(_sleep, job.pop("sleep_at"))
     if "wait" in job:
         hooks.append(_SlowHook(job.pop("wait")))
+    if "say_step" in job:
+        hooks.append(_SayHook(job.pop("say_step")))
     if "die_at" in job:
         hooks.append(_DieHook(job.pop("die_at"), job.pop("die_from")))
     train(job.pop("model_dir"), job.pop("files"), hooks=hooks, **job)

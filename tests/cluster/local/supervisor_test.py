@@ -9,10 +9,10 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from support import small_members
+from support.waiting import wait_for
 
 from monolith import errors
 from monolith.cluster.local import nursery, processes
@@ -25,13 +25,6 @@ SERVER = [["wait_for", "over"]]
 @pytest.fixture
 def run(tmp_path):
     return lambda does, **settings: small_members.launch(tmp_path, does, **settings)
-
-
-def wait_until(check, timeout_sec=30):
-    deadline_sec = time.monotonic() + timeout_sec
-    while not check():
-        assert time.monotonic() < deadline_sec
-        time.sleep(0.01)
 
 
 def is_alive(pid):
@@ -52,7 +45,7 @@ def start(tmp_path, does):
 
 
 def read_pid(path):
-    wait_until(lambda: path.exists() and path.read_text())
+    wait_for(lambda: path.exists() and path.read_text())
     return int(path.read_text())
 
 
@@ -131,7 +124,7 @@ class TestOutcome:
         monkeypatch.setattr(supervisor, "_FAILED_GRACE_SEC", 0.3)
         monkeypatch.setattr(supervisor, "_SERVER_GRACE_SEC", 0.1)
         monkeypatch.setattr(supervisor, "_KILL_AFTER_SEC", 0.3)
-        deaf = [["ignore_signals"], ["sleep"]]
+        deaf = [["ignore_signals", "told"], ["sleep"]]
         outcome, _, _ = run({"ps 0": deaf, "chief": [], "worker 1": deaf})
         assert outcome.code == 0
 
@@ -140,7 +133,7 @@ class TestSignals:
     def test_the_first_one_saves_once(self, tmp_path):
         does = {"ps 0": SERVER, "chief": [["save_on_signal", "saved"]]}
         launcher = start(tmp_path, does)
-        wait_until((tmp_path / "saved-ready").exists)
+        wait_for((tmp_path / "saved-ready").exists)
         launcher.send_signal(signal.SIGINT)
         output, _ = launcher.communicate(timeout=60)
         assert launcher.returncode == 130
@@ -149,11 +142,11 @@ class TestSignals:
         assert "SIGINT has stopped the job." in output
 
     def test_the_second_one_ends_at_once(self, tmp_path):
-        deaf = [["ignore_signals"], ["touch", "ready"], ["sleep"]]
+        deaf = [["ignore_signals", "told"], ["touch", "ready"], ["sleep"]]
         launcher = start(tmp_path, {"chief": deaf})
         pid = read_pid(tmp_path / "ready")
         launcher.send_signal(signal.SIGTERM)
-        time.sleep(0.3)  # Signals that wait are one.
+        wait_for((tmp_path / "told").exists)  # Signals that nobody has looked at yet are one.
         assert is_alive(pid)
         launcher.send_signal(signal.SIGTERM)
         output, _ = launcher.communicate(timeout=60)
@@ -179,7 +172,7 @@ class TestNobodyIsLeft:
             assert launcher.returncode == 1
             assert "The process from which the members are started has ended with -9" in output
             os.kill(pids.pop("orphan"), signal.SIGKILL)
-        wait_until(lambda: not any(is_alive(pid) for pid in [parent, *pids.values()]))
+        wait_for(lambda: not any(is_alive(pid) for pid in [parent, *pids.values()]))
 
     def test_at_the_end(self, run, tmp_path):
         others = set(nursery.find_descendants())  # A forkserver of earlier tests, perhaps.

@@ -1,9 +1,9 @@
 """Servers that tell others what they have."""
 
-import time
 import types
 
 import pytest
+from support.waiting import wait_for
 
 from monolith.cluster.discovery_file import FileServiceDiscovery
 from monolith.serving.remote.announcing import Announcer
@@ -22,13 +22,6 @@ def others(tmp_path):
     discovery = FileServiceDiscovery(str(tmp_path))
     yield discovery
     discovery.close()
-
-
-def wait_for(condition):
-    deadline_sec = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline_sec
-        time.sleep(0.005)
 
 
 def test_models_are_announced_while_they_answer(tmp_path, others):

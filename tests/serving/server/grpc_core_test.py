@@ -2,10 +2,10 @@
 
 import contextlib
 import threading
-import time
 
 import grpc
 import pytest
+from support.waiting import wait_for
 
 from monolith import errors
 from monolith.serving.server.call_pool import CallPool
@@ -43,13 +43,6 @@ def ask(channel, name, content=b"", **settings):
 
 def expect(code, words):
     return pytest.raises(grpc.RpcError, match=f"(?s){code.name}.*{words}")
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + LONG_SEC
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_answers():

@@ -4,7 +4,6 @@ Covers monolith/serving/server/predict.py, monolith/serving/server/requests.py.
 """
 
 import threading
-import time
 import urllib.request
 
 import grpc
@@ -13,6 +12,7 @@ import pytest
 import tensorflow as tf
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.serving import Client, make_example, make_request, save_model, serving
+from support.waiting import wait_for
 from tensorflow_serving.apis import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -456,6 +456,6 @@ def test_stopping_lets_requests_end(models):
     with serving(models, rest_port=None) as (_, client):
         client.predict([1.0])
         futures = [client.prediction.Predict.future(make_request({"x": [1.0]})) for _ in range(20)]
-        time.sleep(0.05)
+        wait_for(lambda: any(future.done() for future in futures))
     for future in futures:
         assert future.code() in (Code.OK, Code.UNAVAILABLE, Code.CANCELLED)

@@ -1,13 +1,13 @@
 """Variables go to servers of models that were exported."""
 
 import contextlib
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from support import serving
 from support.proxies import Proxy
+from support.waiting import wait_for
 
 from monolith.serving import export_tables
 from monolith.serving.sync.channel import SyncChannel
@@ -36,13 +36,6 @@ def save_model(path):
 def push(server, read, config=CONFIG):
     backend = ListedTargets({"m": [f"127.0.0.1:{server.port}"]}, "m")
     return DensePusher(read, backend, config).start()
-
-
-def wait_for(condition):
-    deadline_sec = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline_sec, "it does not happen"
-        time.sleep(0.01)
 
 
 class Reads:
@@ -84,10 +77,8 @@ def test_a_server_gets_variables_again_and_again(tmp_path):
         pusher = push(server, lambda: values)
         for factor in (3.0, 5.0):
             values["w"] = np.float32(factor)
-            deadline_sec = time.monotonic() + 60
-            while client.predict([1.0, 2.0]) != [factor, 2 * factor]:
-                assert time.monotonic() < deadline_sec
-                time.sleep(0.01)
+            wanted = [factor, 2 * factor]
+            wait_for(lambda wanted=wanted: client.predict([1.0, 2.0]) == wanted)
         values["w"] = np.float32(7)
         assert pusher.close()
         assert client.predict([1.0]) == [7.0]
@@ -104,10 +95,7 @@ def test_what_does_not_fit_is_said_once(tmp_path, caplog, values, sentence):
     save_model(tmp_path / "1")
     with serving.serving(tmp_path, allow_writes=True) as (server, client):
         pusher = push(server, lambda: values)
-        deadline_sec = time.monotonic() + 60
-        while sentence not in caplog.text:
-            assert time.monotonic() < deadline_sec, caplog.text
-            time.sleep(0.01)
+        wait_for(lambda: sentence in caplog.text, describe=lambda: caplog.text)
         pusher.close()
         assert client.predict([1.0]) == [2.0]
     assert caplog.text.count(sentence) == 1
@@ -122,10 +110,7 @@ def test_a_server_may_refuse_and_a_model_may_have_no_variables(tmp_path, caplog)
     ):
         with serving.serving(tmp_path / name) as (server, client):
             pusher = push(server, lambda: {"w": np.float32(3)})
-            deadline_sec = time.monotonic() + 60
-            while sentence not in caplog.text:
-                assert time.monotonic() < deadline_sec, caplog.text
-                time.sleep(0.01)
+            wait_for(lambda s=sentence: s in caplog.text, describe=lambda: caplog.text)
             pusher.close()
             assert client.predict([1.0]) == [2.0]
 

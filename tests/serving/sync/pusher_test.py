@@ -1,11 +1,11 @@
 """Rows go to all servers, and none holds up another."""
 
 import contextlib
-import time
 
 import pytest
 import tensorflow as tf
 from support.row_server import RowServer
+from support.waiting import wait_for
 
 from monolith.core import metrics
 from monolith.embedding.tables import single
@@ -16,7 +16,6 @@ from monolith.serving.sync.pusher import RowPusher, SyncSteps
 pytestmark = pytest.mark.usefixtures("graph_mode")
 
 CONFIG = SyncConfig(interval_sec=0.05, timeout_sec=60, flush_sec=60)
-PATIENCE_SEC = 60
 
 
 class Backend:
@@ -60,13 +59,6 @@ class Training:
 
     def evict(self, day):
         return self.session.run(self._evict, {self._day: day})
-
-
-def wait_for(condition):
-    deadline_sec = time.monotonic() + PATIENCE_SEC
-    while not condition():
-        assert time.monotonic() < deadline_sec, "it does not happen"
-        time.sleep(0.01)
 
 
 def test_all_servers_get_rows_also_one_that_comes_later_or_was_replaced():

@@ -2,12 +2,12 @@
 
 import itertools
 import os
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from support import serving
+from support.waiting import wait_for
 
 from monolith.embedding import entry
 from monolith.embedding.tables import multi, multi_snapshots, single, single_snapshots
@@ -27,16 +27,8 @@ v1 = tf.compat.v1
 CONFIG = SyncConfig(interval_sec=0.05, timeout_sec=60, flush_sec=60)
 CAPACITY = 8
 DAY_SEC = 24 * 60 * 60
-PATIENCE_SEC = 60
 # Far more than the capacity, and ids that nobody ever had.
 IDS = np.arange(30)
-
-
-def wait_for(condition):
-    deadline_sec = time.monotonic() + PATIENCE_SEC
-    while not condition():
-        assert time.monotonic() < deadline_sec, "it does not happen"
-        time.sleep(0.02)
 
 
 def make_config():

@@ -7,21 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.row_server import RowServer
+from support.waiting import wait_for
 from tensorflow_serving.apis import predict_pb2
 
 from monolith.serving.sync.channel import SyncChannel
 from monolith.serving.sync.config import SyncConfig
 from monolith.serving.sync.sender import RowSender
 from monolith.serving.sync.targets import Target
-
-PATIENCE_SEC = 60
-
-
-def wait_for(condition):
-    deadline_sec = time.monotonic() + PATIENCE_SEC
-    while not condition():
-        assert time.monotonic() < deadline_sec, "it does not happen"
-        time.sleep(0.01)
 
 
 class OneRow:

@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 import tensorflow as tf
+from support.waiting import wait_for
 
 from monolith.native_training.hooks import controller_hooks
 from monolith.testing import create_test_ps_cluster
@@ -43,13 +44,6 @@ def ask(session, op):
     same run, sees it in this step or in the next one.
     """
     session._tf_sess().run(op)
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + TIMEOUT_SEC
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class ControllerHookTest(tf.test.TestCase):
@@ -208,7 +202,7 @@ class TestQueryActionHook:
         """Leaves a request as an operator should, and returns the response."""
         pathlib.Path(model_dir, "request.tmp").write_bytes(request)
         os.replace(f"{model_dir}/request.tmp", f"{model_dir}/monolith_action")
-        wait_until(lambda: not os.path.exists(f"{model_dir}/monolith_action"))
+        wait_for(lambda: not os.path.exists(f"{model_dir}/monolith_action"))
         return pathlib.Path(model_dir, "monolith_action_response").read_text()
 
     def test_save(self, tmp_path, train):

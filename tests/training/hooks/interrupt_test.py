@@ -183,8 +183,8 @@ class TestTraining:
         assert not os.path.exists(tmp_path / "model" / "checkpoint")
 
     def test_a_second_one_ends_a_step_that_waits_for_its_input(self, start):
-        child = start(task={"stall_at": 5})
-        time.sleep(1)  # Five steps of 0.05 seconds have passed.
+        child = start(task={"stall_at": 5}, say_step=6)
+        assert child.stdout.readline() == "step 6 begins\n"
         child.send_signal(signal.SIGTERM)
         time.sleep(0.5)
         assert child.poll() is None
