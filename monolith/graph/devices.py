@@ -227,8 +227,7 @@ def get_device_fn(
         tf_config = json.loads(os.environ.get("TF_CONFIG") or "{}")
         cluster, task = tf_config.get("cluster"), task or tf_config.get("task")
     if _flag("enable_sync_training"):
-        is_mpi = "OMPI_COMM_WORLD_LOCAL_RANK" in os.environ
-        assert is_mpi, "sync training must running under mpi mode"
+        assert mpi.enable_sync_training(), "sync training must running under mpi mode"
         return _sync_worker_device_fn if _has_ps(cluster) else default_device_fn
     if not cluster or not cluster.get("ps") or _flag("is_local"):
         return None

@@ -7,7 +7,7 @@ import tensorflow as tf
 from absl import flags
 
 from monolith import errors
-from monolith.graph import devices
+from monolith.graph import devices, mpi
 
 v1 = tf.compat.v1
 
@@ -29,8 +29,9 @@ def sync_flags(monkeypatch):
         flags.DEFINE_bool(name, False, "For this test.", flag_values=values)
     values.mark_as_parsed()
     monkeypatch.setattr(devices, "FLAGS", values)
-    monkeypatch.delenv("OMPI_COMM_WORLD_LOCAL_RANK", raising=False)
-    monkeypatch.delenv("OMPI_COMM_WORLD_RANK", raising=False)
+    monkeypatch.setattr(mpi, "FLAGS", values)
+    for name in ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "MONOLITH_RANK"):
+        monkeypatch.delenv(name, raising=False)
     return values
 
 
@@ -222,6 +223,13 @@ class TestGetDeviceFn:
     def test_synchronous_training(self, sync_flags, monkeypatch):
         sync_flags.enable_sync_training = True
         monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0")
+        assert devices.get_device_fn() is devices.default_device_fn
+
+    def test_synchronous_training_of_monolith_run(self, sync_flags, monkeypatch):
+        sync_flags.enable_sync_training = True
+        for name, number in {"RANK": 1, "SIZE": 2, "LOCAL_RANK": 1, "LOCAL_SIZE": 2}.items():
+            monkeypatch.setenv(f"MONOLITH_{name}", str(number))
+        monkeypatch.setenv("MONOLITH_RANKS_ADDRESS", "127.0.0.1:1")
         assert devices.get_device_fn() is devices.default_device_fn
 
     @pytest.mark.parametrize(

@@ -157,19 +157,15 @@ def _check_partial_sync(config: CpuTrainingConfig) -> None:
             f"`enable_partial_sync_training` is True and `sync_to` is {config.sync_to!r}, but such "
             "a job does not send what it changes to prediction servers; leave it unset."
         )
-    if config.mode != "train":
-        raise errors.ConfigError(
-            f"`enable_partial_sync_training` is True and `mode` is {config.mode!r}, but workers do "
-            "steps together only to train; leave it at False."
-        )
+    _refuse_other_modes(config, "enable_partial_sync_training", "workers")
 
 
 def check_ranks(config: CpuTrainingConfig) -> None:
     """Refuses a config that ranks of a synchronous job cannot follow.
 
     Raises:
-        ConfigError: It is not that of a synchronous job, or has servers, or asks for input files
-            that workers take as they go.
+        ConfigError: It is not that of a synchronous job, or not of a training, or has servers or a
+            port for metrics, or asks for input files that workers take as they go.
     """
     if not config.enable_full_sync_training:
         raise errors.ConfigError(
@@ -186,6 +182,14 @@ def check_ranks(config: CpuTrainingConfig) -> None:
             "`enable_dynamic_sharding` is True, but ranks of a synchronous job read as many "
             "batches as the others, each its part of the files; leave it at False."
         )
+    _refuse_other_modes(config, "enable_sync_training", "ranks")
+    if getattr(config, "only_feature_engineering", False):
+        raise errors.ConfigError(
+            "`enable_sync_training` and `only_feature_engineering` are both True, but ranks do "
+            "steps together only to train, and write no features; leave one of them at False."
+        )
+    _refuse_spare_servers(config, "in a synchronous job the ranks have the tables")
+    _refuse_metrics_port(config, "a synchronous job")
 
 
 def refuse_ranks(config: CpuTrainingConfig) -> None:
@@ -232,17 +236,34 @@ def check_local(config: CpuTrainingConfig) -> None:
             "`enable_dynamic_sharding` is True, but a local job has one worker, which reads all "
             "files; leave it at False."
         )
+    _refuse_spare_servers(
+        config,
+        "a local job has its servers in its own process, where none is slower or later than others",
+    )
+    _refuse_metrics_port(config, "a local job")
+
+
+def _refuse_other_modes(config: CpuTrainingConfig, setting: str, who: str) -> None:
+    if config.mode != "train":
+        raise errors.ConfigError(
+            f"`{setting}` is True and `mode` is {config.mode!r}, but {who} do steps together only "
+            "to train; leave it at False."
+        )
+
+
+def _refuse_spare_servers(config: CpuTrainingConfig, reason: str) -> None:
     for name in ("num_extra_ps", "num_redundant_ps"):
-        if getattr(config, name, 0):
-            raise errors.ConfigError(
-                f"`{name}` is {getattr(config, name)}, but a local job has its servers in its own "
-                "process, where none is slower or later than others; leave it at 0."
-            )
+        number = getattr(config, name, 0)
+        if number:
+            raise errors.ConfigError(f"`{name}` is {number}, but {reason}; leave it at 0.")
+
+
+def _refuse_metrics_port(config: CpuTrainingConfig, job: str) -> None:
     port = getattr(config, "metrics_port", None)
     if port is not None:
         raise errors.ConfigError(
-            f"`metrics_port` is {port}, but a local job has no member that would be asked for "
-            "metrics; leave it unset, and look at TensorBoard or the progress line."
+            f"`metrics_port` is {port}, but {job} has no member that would be asked for metrics; "
+            "leave it unset, and look at TensorBoard or the progress line."
         )
 
 

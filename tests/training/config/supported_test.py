@@ -155,6 +155,32 @@ def test_a_synchronous_job_is_one_everywhere():
         supported.check_ranks(RunnerConfig())
 
 
+@pytest.mark.parametrize("mode", ["eval", "predict"])
+def test_ranks_only_train(mode):
+    config = RunnerConfig(enable_sync_training=True, mode=mode)
+    with pytest.raises(errors.ConfigError, match=rf"and `mode` is '{mode}', but ranks do steps to"):
+        supported.check_ranks(config)
+
+
+def test_ranks_write_no_features():
+    config = RunnerConfig(enable_sync_training=True, only_feature_engineering=True)
+    with pytest.raises(errors.ConfigError, match=r"`only_feature_engineering` are both True, but"):
+        supported.check_ranks(config)
+
+
+@pytest.mark.parametrize("name", ["num_extra_ps", "num_redundant_ps"])
+def test_ranks_have_no_spare_servers(name):
+    config = RunnerConfig(enable_sync_training=True, **{name: 2})
+    with pytest.raises(errors.ConfigError, match=rf"^`{name}` is 2, but in a synchronous job"):
+        supported.check_ranks(config)
+
+
+def test_ranks_have_no_member_to_ask_for_metrics():
+    config = RunnerConfig(enable_sync_training=True, metrics_port=0)
+    with pytest.raises(errors.ConfigError, match=r"^`metrics_port` is 0, but a synchronous"):
+        supported.check_ranks(config)
+
+
 def test_partial_sync_training_is_for_workers_beside_servers():
     config = RunnerConfig(enable_partial_sync_training=True)
     with pytest.raises(errors.ConfigError, match="`enable_sync_training` is False, but it says"):
