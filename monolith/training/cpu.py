@@ -157,6 +157,7 @@ def distributed_train(
         if config.server_type == devices.PS_JOB_NAME:
             if not config.model_name:
                 config.model_name = params.metrics.deep_insight_name or ""
+            sync_config = serving_sync.make_sync_config(config)
             backend = sync_backend or serving_sync.make_backend(config)
             with task_context.with_ctx(make_native_task_context(config, backend)):
                 checks: list[Callable[[], None]] = [sizes.SizeCheck(member)]
@@ -172,7 +173,7 @@ def distributed_train(
                         member=member,
                         is_job_over=end,
                         checks=checks,
-                        sync_config=serving_sync.make_sync_config(config),
+                        sync_config=sync_config,
                     )
             return None
         make_config_backward_compatible(config.model_dir, config)

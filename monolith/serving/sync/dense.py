@@ -138,7 +138,7 @@ class DensePusher:
         return is_found and not late and all(future.result() for future in done)
 
     def _find(self) -> bool:
-        """Asks for the servers; returns whether that is known."""
+        """Asks for the servers; returns whether all are known, and have a thread."""
         try:
             targets = {target.name: target for target in find_targets(self._backend, ENTRY)}
         except Exception as e:  # noqa: BLE001 - training goes on, and the next time may succeed
@@ -147,13 +147,23 @@ class DensePusher:
                 logger.warning("nobody new gets variables at the moment: %s", problem)
             self._problem = problem
             return False
-        self._problem = ""
         for name in [name for name in self._servers if name not in targets]:
             self._servers.pop(name).close()
-        for name, target in targets.items():
-            if name not in self._servers:
-                self._servers[name] = _DenseServer(target, self._config, self._clock)
-        return True
+        self._problem = self._connect(targets)
+        return not self._problem
+
+    def _connect(self, targets: Mapping[str, Target]) -> str:
+        """Gives each server a thread; returns what keeps one from having it, said once."""
+        problem = ""
+        for name in [name for name in targets if name not in self._servers]:
+            try:
+                self._servers[name] = _DenseServer(targets[name], self._config, self._clock)
+            except Exception as e:  # noqa: BLE001 - such as a token that cannot be read just now
+                problem = str(e).partition("\n")[0]
+                if problem != self._problem:
+                    logger.warning("%s gets no variables at the moment: %s", name, problem)
+                    self._problem = problem
+        return problem
 
 
 class _Reading:

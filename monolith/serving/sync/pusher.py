@@ -8,7 +8,7 @@ confirmed stays with the table, as ids; rows are read when they are sent.
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from monolith.native import lookup_counts, ops
 from monolith.serving.sync.client_ops import ASSIGN_SIGNATURE
 from monolith.serving.sync.config import SyncConfig
 from monolith.serving.sync.sender import RowSender
-from monolith.serving.sync.targets import SyncBackend, find_targets
+from monolith.serving.sync.targets import SyncBackend, Target, find_targets
 
 logger = logging.getLogger(__name__)
 
@@ -218,23 +218,39 @@ class RowPusher:
                 logger.warning("rows of %s are not sent at the moment: %s", self._part, problem)
             self._problem = problem
             return False
-        self._problem = ""
         for name in [name for name in self._senders if name not in targets]:
             self._senders.pop(name).close()
-        for name, target in targets.items():
-            if name not in self._senders:
-                logger.info("%s gets the rows of %s", name, self._part)
-                self._senders[name] = RowSender(
-                    self._steps, self._number, target, self._config, self._clock
-                )
-            self._senders[name].wake(now_sec)
-        for name, (outstanding, _) in progress.items():
+        self._problem = self._connect(targets)
+        for name, sender in self._senders.items():
+            sender.wake(now_sec)
+            outstanding, _ = progress[name]
             tags = {"target": targets[name].address, "model_name": targets[name].model}
-            lag_sec = now_sec - self._senders[name].fresh_as_of_sec
+            lag_sec = now_sec - sender.fresh_as_of_sec
             self._metrics.emit_store("parameter_sync_lag", lag_sec, tags)
             self._metrics.emit_store("parameter_sync_outstanding", outstanding, tags)
         hit_rate = self._hit_rate.take()
         if hit_rate is not None:
             self._metrics.emit_store("lookup_fid_hit_rate", hit_rate, {"part": self._part})
-        self._late = [name for name, (_, is_caught_up) in progress.items() if not is_caught_up]
+        self._late = [
+            name
+            for name, (_, is_caught_up) in progress.items()
+            if not is_caught_up or name not in self._senders
+        ]
         return not self._late
+
+    def _connect(self, targets: Mapping[str, Target]) -> str:
+        """Gives each server a sender; returns what keeps one from having it, said once."""
+        problem = ""
+        for name in [name for name in targets if name not in self._senders]:
+            try:
+                self._senders[name] = RowSender(
+                    self._steps, self._number, targets[name], self._config, self._clock
+                )
+            except Exception as e:  # noqa: BLE001 - such as a token that cannot be read just now
+                problem = str(e).partition("\n")[0]
+                if problem != self._problem:
+                    logger.warning("%s gets no rows at the moment: %s", name, problem)
+                    self._problem = problem
+                continue
+            logger.info("%s gets the rows of %s", name, self._part)
+        return problem

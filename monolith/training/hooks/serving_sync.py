@@ -4,6 +4,7 @@ Tables in this process, also those of ranks, send their rows from here; those on
 do it there. The variables are the chief's business in all cases.
 """
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from monolith import errors
+from monolith.serving.remote.client import read_credentials
 from monolith.serving.sync.client_ops import parameter_sync_client_from_config
 from monolith.serving.sync.config import SyncConfig
 from monolith.serving.sync.dense import DensePusher, VariableReads
@@ -31,13 +33,16 @@ def make_sync_config(config: CpuTrainingConfig) -> SyncConfig:
     """Returns how a job does that.
 
     Raises:
-        errors.ConfigError: A setting makes no sense.
+        errors.ConfigError: A setting makes no sense, or a file that it names cannot be read.
     """
-    return SyncConfig(
+    sync_config = SyncConfig(
         interval_sec=config.sync_interval_secs,
         dense_interval_sec=config.sync_dense_interval_secs,
         token_file=config.sync_token_file,
     )
+    # So that a job does not start that could send nothing.
+    read_credentials(sync_config)
+    return sync_config
 
 
 def make_backend(config: CpuTrainingConfig) -> SyncBackend | None:
@@ -143,14 +148,16 @@ class ServingSyncHook(tf.compat.v1.train.SessionRunHook):
             )
 
     def end(self, session: tf.compat.v1.Session) -> None:
-        self._close()
-        if self._rank is None:
-            self._backend.stop()
+        with contextlib.ExitStack() as ending:
+            if self._rank is None:
+                ending.callback(self._backend.stop)
+            self._close()
 
     def _close(self, flush_sec: float | None = None) -> None:
-        for pusher in self._pushers:
-            pusher.close(flush_sec)
-        self._pushers = []
+        pushers, self._pushers = self._pushers, []
+        with contextlib.ExitStack() as ending:  # Reaches all, whatever becomes of one.
+            for pusher in reversed(pushers):
+                ending.callback(pusher.close, flush_sec)
 
 
 class ServerSync:
@@ -188,9 +195,10 @@ class ServerSync:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        if self._pusher is not None:
-            self._pusher.close()
-        if self._session is not None:
-            self._session.close()
-        if self._backend is not None:
-            self._backend.stop()
+        with contextlib.ExitStack() as ending:
+            if self._backend is not None:
+                ending.callback(self._backend.stop)
+            if self._session is not None:
+                ending.callback(self._session.close)
+            if self._pusher is not None:
+                self._pusher.close()

@@ -368,15 +368,15 @@ class TrainingHooks:
 
     def _create_serving_sync_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
         config = self._config
-        backend = None if self._sync_clients is None else serving_sync.make_backend(config)
-        if backend is None or self._sync_clients is None:
+        if self._sync_clients is None or not serving_sync.is_synced(config):
             return []
+        sync_config = serving_sync.make_sync_config(config)
+        backend = serving_sync.make_backend(config)
+        assert backend is not None
         # The tables of a cluster are in its servers, which send their rows themselves.
         is_cluster = self._others is not None and config.num_ps > 0
         clients = () if is_cluster else self._sync_clients
-        return [
-            serving_sync.ServingSyncHook(backend, serving_sync.make_sync_config(config), clients)
-        ]
+        return [serving_sync.ServingSyncHook(backend, sync_config, clients)]
 
     def _create_metric_hooks(self) -> list[tf.compat.v1.train.SessionRunHook]:
         config, metrics = self._config, self._task.p.metrics

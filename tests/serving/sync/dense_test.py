@@ -1,6 +1,7 @@
 """Variables go to servers of models that were exported."""
 
 import contextlib
+import dataclasses
 
 import numpy as np
 import pytest
@@ -82,6 +83,23 @@ def test_a_server_gets_variables_again_and_again(tmp_path):
         values["w"] = np.float32(7)
         assert pusher.close()
         assert client.predict([1.0]) == [7.0]
+
+
+def test_a_token_that_cannot_be_read_just_now_is_read_in_a_later_round(tmp_path, caplog):
+    save_model(tmp_path / "m" / "1")
+    token = tmp_path / "token"
+    sentence = f"{token} cannot be read: No such file or directory."
+    config = dataclasses.replace(CONFIG, token_file=str(token))
+    with serving.serving(tmp_path / "m", allow_writes=True) as (server, client):
+        pusher = push(server, lambda: {"w": np.float32(3)}, config)
+        wait_for(lambda: sentence in caplog.text)
+        assert not pusher.close()
+        assert caplog.text.count(sentence) == 1
+        pusher = push(server, lambda: {"w": np.float32(5)}, config)
+        wait_for(lambda: caplog.text.count(sentence) == 2)
+        token.write_text("secret")
+        wait_for(lambda: client.predict([1.0]) == [5.0])
+        assert pusher.close()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Rows go to all servers, and none holds up another."""
 
 import contextlib
+import dataclasses
 
 import pytest
 import tensorflow as tf
@@ -23,9 +24,11 @@ class Backend:
 
     def __init__(self, *servers):
         self.servers = list(servers)
+        self.asked = []
 
     def get_sync_targets(self, part):
         assert part == "ps_0"
+        self.asked.append(part)
         return "m", [server.target for server in self.servers]
 
 
@@ -90,6 +93,34 @@ def test_all_servers_get_rows_also_one_that_comes_later_or_was_replaced():
         assert training.pusher.close()
         assert late.rows == {1: 2.0, 2: 2.0, 3: 2.0}
         assert first.rows[1] == 1.0
+
+
+def test_a_token_that_cannot_be_read_just_now_is_read_in_a_later_round(tmp_path, caplog):
+    token = tmp_path / "token"
+    sentence = f"{token} cannot be read: No such file or directory."
+    config = dataclasses.replace(CONFIG, token_file=str(token))
+    with contextlib.ExitStack() as stack:
+        first, late, other = (stack.enter_context(RowServer()) for _ in range(3))
+        backend = Backend(first)
+        training = stack.enter_context(Training(backend, config))
+        training.update(1)
+        training.pusher.start()
+        wait_for(lambda: len(backend.asked) > 3)
+        assert caplog.text.count(sentence) == 1
+        token.write_text("secret")
+        wait_for(lambda: first.rows == {1: 1.0})
+        # Who has a connection gets rows meanwhile.
+        token.unlink()
+        backend.servers += [late, other]
+        wait_for(lambda: caplog.text.count(sentence) == 2)
+        training.update(1)
+        wait_for(lambda: first.rows == {1: 2.0})
+        token.write_text("secret")
+        wait_for(lambda: late.rows == other.rows == {1: 2.0})
+        token.unlink()
+        backend.servers.append(stack.enter_context(RowServer()))
+        assert not training.pusher.close(flush_sec=0)
+        assert f"its last rows: {backend.servers[-1].target.name};" in caplog.text
 
 
 def test_rows_that_go_beyond_the_capacity_go_from_servers():

@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from support import parts, serving
 
 from monolith import errors
@@ -12,6 +13,8 @@ from monolith.cluster.discovery_file import FileServiceDiscovery
 from monolith.proto import parameter_sync_pb2
 from monolith.serving.remote.announcing import Announcer
 from monolith.serving.sync import targets
+from monolith.serving.sync.client_ops import parameter_sync_client_from_config
+from monolith.serving.sync.config import SyncConfig
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.estimator import Estimator, RunConfig
 from monolith.training.hooks import serving_sync
@@ -77,20 +80,87 @@ class TestBackends:
         with pytest.raises(errors.ConfigError, match="`interval_sec` must be positive, got 0"):
             serving_sync.make_sync_config(CpuTrainingConfig(sync_interval_secs=0))
 
-    def test_settings_of_a_run_config(self):
+    def test_a_job_that_could_send_nothing_does_not_start(self, tmp_path):
+        (tmp_path / "empty").touch()
+        settings = {"sync_to": f"file:{tmp_path / 'place'}", "num_ps": 1}
+        for name, sentence in (
+            ("gone", "gone cannot be read: No such file or directory."),
+            ("empty", "There is no token in the first line of .*empty"),
+        ):
+            model_dir, token = tmp_path / f"model-{name}", str(tmp_path / name)
+            with pytest.raises(errors.ConfigError, match=sentence):
+                train(str(model_dir), 1, sync_token_file=token, **settings)
+            assert not list(model_dir.glob("model.ckpt*"))
+
+    def test_settings_of_a_run_config(self, tmp_path):
+        token = tmp_path / "token"
+        token.write_text("secret")
         settings = {
             "sync_to": "file:/place",
             "sync_model": "m",
             "sync_interval_secs": 1.5,
             "sync_dense_interval_secs": 2.5,
-            "sync_token_file": "/token",
+            "sync_token_file": str(token),
         }
         config = RunConfig(**settings).to_runner_config()
         assert {name: getattr(config, name) for name in settings} == settings
         sync_config = dataclasses.asdict(serving_sync.make_sync_config(config))
         assert sync_config["interval_sec"] == 1.5
         assert sync_config["dense_interval_sec"] == 2.5
-        assert sync_config["token_file"] == "/token"
+        assert sync_config["token_file"] == str(token)
+
+
+class Ends:
+    """Stands for what sends, and for who knows the servers; notes in which order they end."""
+
+    def __init__(self):
+        self.ended = []
+
+    def make(self, name):
+        ended = self.ended
+
+        class Pusher:
+            def __init__(self, *unused, **settings):
+                pass
+
+            def start(self):
+                return self
+
+            def close(self, flush_sec=None):
+                ended.append(name)
+                raise RuntimeError(f"{name} is broken")
+
+        return Pusher
+
+    def stop(self):
+        self.ended.append("backend")
+
+
+class TestEnds:
+    """What one of them raises keeps no other from its end."""
+
+    def test_of_a_job(self, monkeypatch):
+        backend = Ends()
+        monkeypatch.setattr(serving_sync, "RowPusher", backend.make("rows"))
+        monkeypatch.setattr(serving_sync, "DensePusher", backend.make("variables"))
+        clients = [parameter_sync_client_from_config(name_suffix=str(i)) for i in range(2)]
+        hook = serving_sync.ServingSyncHook(backend, SyncConfig(), clients)
+        hook.begin()
+        with tf.compat.v1.Session() as session:
+            hook.after_create_session(session, None)
+            with pytest.raises(RuntimeError, match="is broken"):
+                hook.end(session)
+        assert backend.ended == ["rows", "rows", "variables", "backend"]
+
+    def test_of_a_server(self, monkeypatch):
+        backend = Ends()
+        monkeypatch.setattr(serving_sync, "RowPusher", backend.make("rows"))
+        with (
+            pytest.raises(RuntimeError, match="rows is broken"),
+            serving_sync.ServerSync("", 0, backend),
+        ):
+            pass
+        assert backend.ended == ["rows", "backend"]
 
 
 def test_targets_of_backends():
