@@ -195,22 +195,23 @@ class _Tail(streams.Records):
     def _next_record(self, is_last: bool) -> bytes | None:
         if self._framing is not None:
             return self._next_framed(self._framing)
-        end = self._buffer.find(b"\n", self._start)
-        if end < 0 and is_last:
-            end = len(self._buffer)
-        if end < 0 or end == self._start == len(self._buffer):
-            if len(self._buffer) - self._start > _MAX_LINE_BYTES:
-                raise errors.DataError(
-                    f"{self._path!r} has no end of a line for {_MAX_LINE_BYTES} bytes behind byte "
-                    f"{self._offset}; a stream of JSON has one object per line."
-                )
-            return None
-        record = self._buffer[self._start : end]
-        behind = min(end + 1, len(self._buffer))
-        self._offset += behind - self._start
-        self._start = behind
-        # Empty lines are no records, so the next one is taken.
-        return record if record.strip() else self._next_record(is_last)
+        while True:
+            end = self._buffer.find(b"\n", self._start)
+            if end < 0 and is_last:
+                end = len(self._buffer)
+            if end < 0 or end == self._start == len(self._buffer):
+                if len(self._buffer) - self._start > _MAX_LINE_BYTES:
+                    raise errors.DataError(
+                        f"{self._path!r} has no end of a line for {_MAX_LINE_BYTES} bytes behind "
+                        f"byte {self._offset}; a stream of JSON has one object per line."
+                    )
+                return None
+            record = self._buffer[self._start : end]
+            behind = min(end + 1, len(self._buffer))
+            self._offset += behind - self._start
+            self._start = behind
+            if record.strip():  # Empty lines are no records.
+                return record
 
     def _next_framed(self, framed: framing.Framing) -> bytes | None:
         try:

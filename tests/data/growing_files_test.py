@@ -44,6 +44,16 @@ def test_what_is_written_is_read_in_batches_and_what_is_half_written_is_not(tmp_
     assert read_all(make_stream(tmp_path)) == [1, 2, 3, 9, 4, 5]
 
 
+def test_empty_lines_are_no_records_however_many(tmp_path):
+    append(tmp_path / "a.jsonl", [1])
+    with open(tmp_path / "a.jsonl", "a") as file:
+        file.write("\n" * 3000)
+    append(tmp_path / "a.jsonl", [2])
+    stream = make_stream(tmp_path)
+    assert read_all(stream) == [1, 2]
+    assert stream.num_skipped == 0
+
+
 def test_a_dataset_sees_what_is_written_while_it_is_read(tmp_path):
     append(tmp_path / "a.jsonl", [1, 2])
     stream = make_stream(tmp_path, batch_size=1, idle_timeout_sec=60)
