@@ -203,6 +203,7 @@ def _train_here(
         found = start.ask(nursery, process, wanted)
         num_ps = found["num_ps"] or 1 if ps is None else ps
         num_workers = found["num_workers"] if workers is None else workers
+        num_members = num_ps + found["num_spare_ps"] + num_workers
         if num_ps == 0:
             raise errors.ConfigError(
                 f"--ps is {num_ps}, but the members of a job share what they learn through "
@@ -211,7 +212,7 @@ def _train_here(
         port = wanted["settings"].get("metrics_port")
         if port:
             raise errors.ConfigError(
-                f"--metrics-port {port} is one port, and the job has {num_ps + num_workers} "
+                f"--metrics-port {port} is one port, and the job has {num_members} "
                 "members on this machine; give 0, and each takes a free one."
             )
         model_dir = _to_absolute(found["model_dir"])
@@ -219,6 +220,7 @@ def _train_here(
         outcome = start.run_job(
             num_ps=num_ps,
             num_workers=num_workers,
+            num_spare_ps=found["num_spare_ps"],
             model_dir=model_dir,
             process=process,
             target=wanted,

@@ -168,6 +168,19 @@ def test_a_job_that_only_writes_features_says_so(tmp_path):
     assert tf.train.latest_checkpoint(str(model_dir)) is None
 
 
+def test_servers_beyond_those_that_are_needed(tmp_path):
+    model_dir = tmp_path / "counting"
+    code, _, log = finish(start(f"{JOBS}:make_spares", "--model-dir", model_dir))
+    assert code == 0, log
+    names = {line.partition(" |")[0].strip() for line in log.splitlines() if " | " in line}
+    assert names == {"ps 0", "ps 1", "ps 2", "chief"}
+    # The redundant one is not on the list, and of the two on it the measuring has left one.
+    (written,) = (model_dir / "ps_cluster_dir").iterdir()
+    assert len(written.read_text().split(",")) == 2
+    assert len(plan.read_plan(str(model_dir)).servers) == 1
+    assert read_step(model_dir) == 20
+
+
 def test_members_have_the_code_that_was_loaded_before_the_first(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     with local_start.open_nursery() as made:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from support import counting
 
 import monolith as ml
+from monolith.training import cpu
 from monolith.training.distributed import plan
 
 NUM_EXAMPLES = 256
@@ -87,6 +88,16 @@ def make_features(model_dir):
     from monolith.training.runner import RunnerConfig
 
     config = RunnerConfig(model_dir=model_dir, only_feature_engineering=True)
+    return Estimator(PARAMS, config)
+
+
+def make_spares(model_dir):
+    """The same task, with one server that is measured away and one that is redundant."""
+    from monolith.training.estimator import Estimator
+    from monolith.training.runner import RunnerConfig
+
+    cpu._EXTRA_PS_BENCHMARK_SECS = 0.5
+    config = RunnerConfig(model_dir=model_dir, num_ps=1, num_extra_ps=1, num_redundant_ps=1)
     return Estimator(PARAMS, config)
 
 

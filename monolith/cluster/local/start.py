@@ -64,7 +64,8 @@ def ask(
 ) -> dict[str, Any]:
     """Returns what a member finds out about a target.
 
-    That is its name, model_dir, num_ps, num_workers, and only_features: whether nothing is trained.
+    That is its name, model_dir, num_ps, num_workers; num_spare_ps, how many servers are started
+    beyond those; and only_features: whether nothing is trained.
 
     Raises:
         ConfigError: It cannot be trained, and why.
@@ -97,6 +98,7 @@ def run_job(
     *,
     num_ps: int,
     num_workers: int,
+    num_spare_ps: int = 0,
     model_dir: str,
     process: Mapping[str, Any],
     target: Mapping[str, Any] | None = None,
@@ -111,6 +113,8 @@ def run_job(
     Args:
         num_ps: How many parameter servers.
         num_workers: How many workers, with the chief.
+        num_spare_ps: How many servers are started beyond those; the settings of the target say
+            what becomes of them.
         model_dir: The model directory.
         process: What members need to know of this process.
         target: Arguments of `targets.find_work`; None if the work is what is given.
@@ -125,6 +129,7 @@ def run_job(
             return run_job(
                 num_ps=num_ps,
                 num_workers=num_workers,
+                num_spare_ps=num_spare_ps,
                 model_dir=model_dir,
                 process=process,
                 target=target,
@@ -133,7 +138,7 @@ def run_job(
                 display=display,
                 nursery=nursery,
             )
-    places = list_places(num_ps, num_workers)
+    places = list_places(num_ps + num_spare_ps, num_workers)
     discovery = os.path.join(nursery.directory, "discovery")
     run = uuid.uuid4().hex
 

@@ -31,6 +31,9 @@ from monolith.training.launch import targets, work
 from monolith.training.launch.work import Work
 from monolith.training.tables.members import NodeAliveCheckerError
 
+# How many servers are started beyond those of `num_ps`.
+SPARES = ("num_extra_ps", "num_redundant_ps")
+
 _LOG_FORMAT = "%(asctime)s %(levelname).1s %(message)s"
 _REPORT_EVERY_SEC = 1.0
 _MOST_THREADS = 8
@@ -100,6 +103,11 @@ def take_part(
         estimator.take_part(discovery, what.steps, what.max_steps, hooks)
 
 
+def count_servers(what: Work, *names: str) -> int:
+    """Returns the sum of some numbers of servers, which a `RunConfig` leaves at 0."""
+    return sum(getattr(what.config, name, 0) for name in names)
+
+
 def load_code() -> None:
     """Loads what members use of this package, and notes which code that is; before they are forked.
 
@@ -133,7 +141,9 @@ def run(arguments: Mapping[str, Any], report: int, given: int) -> int:
         prepare(arguments["process"])
         what = _find_work(arguments["target"], given)
         part = Part(**arguments["part"])
-        sizes = {"ps": part.num_ps, "worker": part.num_workers}
+        # Those that are measured must be there; redundant ones may stay away for good.
+        num_measured = part.num_ps + count_servers(what, "num_extra_ps")
+        sizes = {"ps": num_measured, "worker": part.num_workers}
         discovery = meeting.LocalDiscovery(arguments["discovery"], sizes)
         try:
             take_part(what, part, discovery, lambda figures: channel.send(FIGURES, figures))
@@ -155,6 +165,7 @@ def look(arguments: Mapping[str, Any], report: int, given: int) -> int:
             "model_dir": what.config.model_dir,
             "num_ps": what.config.num_ps,
             "num_workers": what.config.num_workers,
+            "num_spare_ps": count_servers(what, *SPARES),
             # A `RunConfig` cannot ask for that.
             "only_features": getattr(what.config, "only_feature_engineering", False),
         }

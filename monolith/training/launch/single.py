@@ -51,7 +51,9 @@ def take_part(
             part = member.Part(
                 role=role,
                 index=index,
-                num_ps=_find_size(discovery, "ps", num_ps, sizes[0]),
+                num_ps=_find_size(
+                    discovery, "ps", num_ps, sizes[0], member.count_servers(what, *member.SPARES)
+                ),
                 num_workers=_find_size(discovery, "worker", num_workers, sizes[1]),
                 model_dir=what.config.model_dir,
             )
@@ -90,12 +92,16 @@ def _find_place(
 
 
 def _find_size(
-    discovery: ServiceDiscovery, role: str, given: int | None, of_target: int | None
+    discovery: ServiceDiscovery,
+    role: str,
+    given: int | None,
+    of_target: int | None,
+    num_spare: int = 0,
 ) -> int:
     if given is not None:
         return given
     if isinstance(discovery, TfConfigServiceDiscovery):
-        return len(discovery.query(role))
+        return len(discovery.query(role)) - num_spare
     if of_target is not None:
         return of_target
     raise errors.ConfigError("Say how many parameter servers the job has: --ps.")
