@@ -1,9 +1,10 @@
 """Keeps a Keras model from training or saving everything but a table, without a word.
 
-A model may call an `ml.Table` in its `call`. But `fit` trains variables of Keras, and does not know
-of the table, unless the model has a `train_step` of its own, which may forget it; and neither does
-`save`. And no gradient of a table comes out of a loop of TensorFlow, such as that around a cell of
-an RNN. Then it is silent for hours, and the table is empty at the end.
+A model may call an `ml.Table` in its `call`, and so may its loss, or a regularizer. But `fit`
+trains variables of Keras, and does not know of the table, unless the model has a `train_step` of
+its own, which may forget it; and neither does `save`. And no gradient of a table comes out of a
+loop of TensorFlow, such as that around a cell of an RNN. Then it is silent for hours, and the
+table is empty at the end.
 
 Example:
     >>> from monolith.embedding.table import Table
@@ -29,10 +30,12 @@ _eager_lookups: "weakref.WeakKeyDictionary[Any, tuple[Any, int]]" = weakref.Weak
 
 
 def check_call(table: Any) -> None:
-    """Refuses a lookup by a layer of Keras in a step of `fit` that would not train the table.
+    """Refuses a lookup in a step of `fit` that would not train the table.
 
-    A step of the user's own is given until its end to apply a gradient. And the layer will not be
-    saved as if it had no table.
+    A layer of Keras makes it, or what else a loss is made of: a loss function, a `compute_loss`, a
+    regularizer. A metric, which looks up when the tape has ended, is let be. A step of the user's
+    own is given until its end to apply a gradient. And the layer will not be saved as if it had no
+    table.
 
     Args:
         table: The `ml.Table` that is called.
@@ -41,17 +44,20 @@ def check_call(table: Any) -> None:
         ConfigError: That is so.
     """
     state = sys.modules.get(_STATE)  # Who has not imported Keras fits no model.
-    call = None if state is None else state.get_global_attribute("current_call_ctx")
-    if call is None:
+    if state is None:
         return
-    _refuse_to_save(table)
+    if state.get_global_attribute("current_call_ctx") is not None:
+        _refuse_to_save(table)
+    elif not record.could_possibly_record():
+        return
     # The model may also be called by a loop of the user's, who knows of the table.
-    step = find_train_step()
-    if step is None or not table.trainable:
+    step = find_train_step() if table.trainable else None
+    if step is None:
         return
     if is_of_keras(step):
+        model = step.f_locals["self"]
         raise errors.ConfigError(
-            f"Table '{table.name}' would not be trained by fit() of '{call.entry_layer.name}', "
+            f"Table '{table.name}' would not be trained by fit() of '{model.name}', "
             "which knows layers and variables only; use ml.keras.Embedding(table=table) in its "
             "place, or give the model a `train_step` that applies the table's gradients, and "
             "does not call that of Keras, or set table.trainable = False if its rows stay as they "

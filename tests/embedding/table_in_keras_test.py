@@ -69,6 +69,105 @@ class Logging(Plain):
         return super().train_step(data)
 
 
+def make_dense(**settings):
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, **settings)])
+
+
+def look_up_sum(scores):
+    return tf.reduce_sum(scores(tf.constant([1, 2], tf.int64)))
+
+
+def make_loss_function(scores):
+    model = make_dense()
+    return model, lambda labels, predicted: tf.reduce_mean(predicted) + look_up_sum(scores)
+
+
+def make_loss_class(scores):
+    class Loss(keras.losses.Loss):
+        def call(self, y_true, y_pred):
+            return tf.reduce_mean(y_pred) + look_up_sum(scores)
+
+    return make_dense(), Loss()
+
+
+def make_compute_loss(scores):
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, ids):
+            return self.dense(ids)
+
+        def compute_loss(self, *args, **kwargs):
+            return super().compute_loss(*args, **kwargs) + look_up_sum(scores)
+
+    return Model(), "mse"
+
+
+def make_regularizer(scores):
+    return make_dense(kernel_regularizer=lambda weights: look_up_sum(scores)), "mse"
+
+
+IN_LOSSES = [make_loss_function, make_loss_class, make_compute_loss, make_regularizer]
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
+@pytest.mark.parametrize("make", IN_LOSSES)
+def test_fit_that_would_not_train_it_for_a_loss_is_refused(make, eager):
+    scores = Table("scores", 1, optimizers.SGD(0.5), initializer="zeros")
+    model, loss = make(scores)
+    model.compile("sgd", loss, run_eagerly=eager)
+    with pytest.raises(errors.ConfigError, match=rf"'scores' would not be .* '{model.name}', "):
+        model.fit(IDS.astype(np.float32), LABELS, verbose=0)
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
+@pytest.mark.parametrize("make", IN_LOSSES)
+def test_loss_without_training_of_its_table_works(make, eager):
+    scores = Table("scores", 1, optimizers.SGD(0.5), initializer="zeros")
+    model, loss = make(scores)
+    model.compile("sgd", loss, run_eagerly=eager)
+    model.evaluate(IDS.astype(np.float32), LABELS, verbose=0)
+    scores.trainable = False
+    model.fit(IDS.astype(np.float32), LABELS, verbose=0)
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
+def test_metric_may_look_it_up(eager):
+    scores = Table("scores", 1, optimizers.SGD(0.5), initializer="zeros")
+    model = make_dense()
+    model.compile(
+        "sgd", "mse", metrics=[lambda labels, predicted: look_up_sum(scores)], run_eagerly=eager
+    )
+    model.fit(IDS.astype(np.float32), LABELS, verbose=0)
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
+@pytest.mark.parametrize("updates", [True, False])
+def test_own_train_step_whose_loss_looks_it_up(updates, eager):
+    class Model(Careful):
+        def call(self, ids):
+            return self.dense(tf.cast(ids, tf.float32))
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(self(data[0])) + look_up_sum(self.scores)
+            if updates:
+                self.scores.apply_gradients(tape.gradient(loss, self.scores))
+            self.optimizer.iterations.assign_add(1)
+            return {"loss": loss}
+
+    model = Model()
+    model.compile("sgd", run_eagerly=eager)
+    if updates:
+        model.fit(IDS, LABELS, batch_size=1, verbose=0)
+        assert len(model.scores) == 2
+        return
+    with pytest.raises(errors.ConfigError, match=r"'scores' is looked up in the train_step of"):
+        model.fit(IDS, LABELS, batch_size=1, verbose=0)
+
+
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
 @pytest.mark.parametrize("kind", [Plain, Logging])
 def test_fit_that_would_not_train_it_is_refused(kind, eager):
