@@ -174,6 +174,8 @@ class Estimator:
             cpu.init_sync_train_and_update_conf(conf)
             conf.model_dir = self.model_dir
             cpu.distributed_sync_train(conf, model, user_hooks=hooks)
+            # Rank 0 has gone back to it; from now on the last checkpoint counts.
+            self._conf.restore_ckpt = None
             return self
         if self._starts_members(conf):
             self._train_on_cluster(steps, max_steps, hooks)

@@ -34,6 +34,7 @@ from monolith.training.hooks import interrupt, serving_sync
 from monolith.training.hooks.sync_training import EofAwareTask, SyncTrainingInfoHook
 from monolith.training.local import check_graph_mode, make_local_run_config
 from monolith.training.tables import save
+from monolith.training.tables.hooks import go_back
 from monolith.training.tables.training import CpuTraining
 
 logger = logging.getLogger(__name__)
@@ -133,6 +134,8 @@ def _train(
     training.input_seed = zlib.crc32(config.model_dir.encode())
     if config.index == 0 and config.model_dir:
         save.prepare_model_dir(config.model_dir, training.p)
+        # Before steps are counted: they begin where the training does.
+        go_back(config, config.model_dir, training.p)
     # From here on, all see the same checkpoints.
     collectives.gather_numbers([config.index])
     wrapped = EofAwareTask(cast(NativeTask, training), bool(config.use_dataservice))

@@ -22,6 +22,7 @@ from monolith.graph import collectives
 from monolith.native_training import cpu_training
 from monolith.native_training.data.training_instance.python.parser_utils import advanced_parse
 from monolith.serving.sync import client_ops
+from monolith.training.estimator import Estimator, RunnerConfig
 from monolith.training.tables import save
 
 # What the original's tests of one process train: the task, the steps, the settings.
@@ -81,7 +82,8 @@ class TestCpuSyncTrain:
 
 def train(tmp_path, case, **settings):
     name, steps, own = CASES[case]
-    sync_tasks.train(str(tmp_path), name, steps, {**own, **settings})
+    estimator = sync_tasks.train(str(tmp_path), name, steps, {**own, **settings})
+    assert estimator.get_variable_value("global_step") == steps
 
 
 @pytest.mark.usefixtures("alone")
@@ -157,6 +159,22 @@ class TestDistributedSyncTrain:
         with pytest.raises(errors.ConfigError, match="Of 5 ranks, rank 0 has no rows, so the part"):
             cpu_training.distributed_sync_train(config, NoTask())
 
+    def test_goes_back_after_all_of_its_steps(self, tmp_path):
+        for restore_ckpt, expected in ((None, [0, 1, 2, 3]), ("model.ckpt-2", [2, 3])):
+            config = RunnerConfig(
+                is_local=True,
+                model_dir=str(tmp_path),
+                enable_sync_training=True,
+                reorder_fids_in_data_pipeline=True,
+                save_checkpoints_steps=2,
+                restore_ckpt=restore_ckpt,
+            )
+            estimator = Estimator(sync_tasks.FeatureTask.params(), config)
+            steps = NumbersOfSteps()
+            estimator.train(max_steps=4, hooks=[steps])
+            assert steps.done == expected
+            assert estimator.compute_metrics(steps=1)["global_step"] == 4
+
     def test_deltas_are_of_one_process(self, tmp_path):
         params = sync_tasks.FeatureTask.params()
         params.train.incremental_save_steps = 2
@@ -227,6 +245,20 @@ class StepsBesideCall(tf.compat.v1.train.SessionRunHook):
             self.calls = self._server.calls
             self._server.hold.set()
             run_context.request_stop()
+
+
+class NumbersOfSteps(tf.compat.v1.train.SessionRunHook):
+    """Notes how many steps there had been before each.
+
+    Attributes:
+        done: The numbers.
+    """
+
+    def __init__(self):
+        self.done = []
+
+    def after_run(self, run_context, run_values):
+        self.done.append(int(run_context.session.run(tf.compat.v1.train.get_global_step())) - 1)
 
 
 class CountOfSentRows:
