@@ -190,9 +190,7 @@ def train_everything(directory, cases, sync_cases):
     steps = {}
     for case, (name, num_steps, settings) in cases.items():
         estimator = train(f"{directory}/{case}", name, num_steps, settings)
-        # Who has no tables has no saver either.
-        has_saved = name != "NonFeatureTask"
-        steps[case] = int(estimator.get_variable_value("global_step")) if has_saved else num_steps
+        steps[case] = int(estimator.get_variable_value("global_step"))
     write(directory, "steps", {**steps, **_sync_train(directory, sync_cases)})
     collectives.shutdown()
 
