@@ -15,7 +15,9 @@ Example:
     [[7], [8]] [1. 0.]
 """
 
+import logging
 import os
+import time
 import zlib
 from collections.abc import Iterable
 
@@ -27,9 +29,12 @@ from monolith.data import division, framing, record_formats, sources, streams
 from monolith.data.positions import Place
 from monolith.data.schema import Feature, check_schema
 
+logger = logging.getLogger(__name__)
+
 _MAX_PATH_BYTES = 1024
 _READ_BYTES = 1 << 20
 _POLL_SEC = 0.05
+_WARN_EVERY_SEC = 60.0
 # Of a text; longer ones are damaged, and would be read for ever.
 _MAX_LINE_BYTES = 1 << 26
 
@@ -55,8 +60,10 @@ def tail(
         framing: What stands before each record. Only JSON has none: there, a line is a record.
         batch_size: Rows of a batch at most.
         max_wait_sec: How long a batch that has rows waits for more.
-        idle_timeout_sec: The stream ends when nothing has come for so long; None waits for ever.
-        stop_file: The stream ends, when all is read, once this file exists.
+        idle_timeout_sec: The stream ends when nothing has come for so long; None waits for ever. A
+            line whose end has not come is not read.
+        stop_file: The stream ends, when all is read, once this file exists. Nobody writes then, so
+            that what is behind the last end of a line is a record, too.
         refuse_damaged: Whether a record that cannot be read is an error; otherwise it is skipped
             and counted.
 
@@ -133,6 +140,8 @@ class _Tail(streams.Records):
         self._path = _decode_path(place[1:])
         self._buffer = b""  # What is there behind it.
         self._start = 0  # Of that, how much is read.
+        self._has_matched = bool(self._path)
+        self._warn_at_sec = time.monotonic()
 
     def poll(self, most: int) -> list[bytes]:
         while True:
@@ -149,11 +158,14 @@ class _Tail(streams.Records):
             if later is None:
                 sources.at_exit.wait(_POLL_SEC)
                 return []
-            # A line without an end is one where nothing follows; half a framed record is none.
-            last = self._next_record(is_last=True) if self._path else None
-            if last is not None:
-                return [last]
+            if last := self.take_rest():
+                return last
             self._go_to(later)
+
+    def take_rest(self) -> list[bytes]:
+        # A line without an end is one where nothing follows; half a framed record is none.
+        last = self._next_record(is_last=True) if self._path else None
+        return [] if last is None else [last]
 
     def get_place(self) -> Place:
         return self._offset, *_encode_path(self._path)
@@ -162,6 +174,10 @@ class _Tail(streams.Records):
         """Returns the next file of this worker, None if there is none yet."""
         part = self._part
         names = sorted(path.removeprefix("./") for path in tf.io.gfile.glob(self._pattern))
+        self._has_matched = self._has_matched or bool(names)
+        if not self._has_matched and time.monotonic() >= self._warn_at_sec:
+            logger.warning("no file matches %r yet; one is waited for", self._pattern)
+            self._warn_at_sec += _WARN_EVERY_SEC
         for path in names:
             if path > self._path and zlib.crc32(path.encode()) % part.of == part.index:
                 return path

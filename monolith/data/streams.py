@@ -111,9 +111,9 @@ class Stream(sources.Source):
             if found and now_sec - first_sec >= pace.max_wait_sec:
                 return found
             timeout_sec = pace.idle_timeout_sec
-            if (is_stopped and records.is_at_end()) or (
-                timeout_sec is not None and now_sec - last_sec >= timeout_sec
-            ):
+            if is_stopped and records.is_at_end():
+                return found + records.take_rest() or None
+            if timeout_sec is not None and now_sec - last_sec >= timeout_sec:
                 return found or None
             if self._num_ends != num_ends:
                 return None  # Nobody wants what has come so far either.
@@ -136,6 +136,10 @@ class Records(abc.ABC):
     def is_at_end(self) -> bool:
         """Returns whether everything is read that was written before this call."""
         return True
+
+    def take_rest(self) -> list[bytes]:
+        """Returns what has no end, once everything is read and nobody writes any more."""
+        return []
 
     def acknowledge(self) -> None:  # noqa: B027 - most have nobody to tell
         """Says that somebody has asked for what comes behind the place."""

@@ -5,13 +5,15 @@ Covers monolith/data/streams.py.
 
 import itertools
 import json
+import threading
 
 import pytest
 import tensorflow as tf
+from support.waiting import wait_for
 
 import monolith as ml
 from monolith import errors
-from monolith.data import division, identity, seekable
+from monolith.data import division, growing_files, identity, seekable
 from monolith.proto import example_pb2
 
 SCHEMA = [ml.data.Ids("id")]
@@ -97,6 +99,57 @@ def test_the_stop_file_ends_a_stream_that_would_wait_for_ever(tmp_path):
     (tmp_path / "stop").touch()
     settings = {"idle_timeout_sec": None, "stop_file": tmp_path / "stop"}
     assert read(make_stream(tmp_path, **settings)) == [[1]]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_at_the_stop_file_a_line_without_an_end_is_one(tmp_path, batch_size):
+    append(tmp_path / "a.jsonl", [1, 2], end="")
+    assert read_all(make_stream(tmp_path)) == [1]
+    (tmp_path / "stop").touch()
+    settings = {"stop_file": tmp_path / "stop", "batch_size": batch_size, "max_wait_sec": 60}
+    assert read_all(make_stream(tmp_path, **settings)) == [1, 2]
+    with open(tmp_path / "a.jsonl", "a") as file:
+        file.write('\n{"id": 3')
+    stream = make_stream(tmp_path, **settings)
+    assert read_all(stream) == [1, 2]
+    assert stream.num_skipped == 1
+
+
+def test_after_a_line_without_an_end_the_position_is_behind_it(tmp_path):
+    append(tmp_path / "a.jsonl", [1, 2], end="")
+    (tmp_path / "stop").touch()
+    stream = make_stream(tmp_path, stop_file=tmp_path / "stop", max_wait_sec=60)
+    dataset, iterator = stream(), iter(stream())
+    assert read([next(iterator)]) == [[1, 2]]
+    path = tf.train.Checkpoint(i=iterator).write(str(tmp_path / "at"))
+    with open(tmp_path / "a.jsonl", "a") as file:
+        file.write("\n")
+    append(tmp_path / "b.jsonl", [3], end="")
+    again = iter(dataset)
+    tf.train.Checkpoint(i=again).read(path)
+    assert read_all(again) == [3]
+
+
+def test_a_pattern_that_nothing_matches_is_a_warning(tmp_path, caplog, monkeypatch):
+    sentence = f"no file matches '{tmp_path}/*.jsonl' yet; one is waited for"
+    batches = iter(make_stream(tmp_path, batch_size=1, idle_timeout_sec=60)())
+    thread = threading.Thread(target=next, args=(batches,))
+    thread.start()
+    wait_for(lambda: sentence in caplog.text)
+    append(tmp_path / "a.jsonl", [1])
+    thread.join()
+    assert caplog.text.count(sentence) == 1
+    caplog.clear()
+    monkeypatch.setattr(growing_files, "_WARN_EVERY_SEC", 0.01)
+    stream = ml.data.tail(tmp_path / "*.none", SCHEMA, idle_timeout_sec=0.5)
+    assert read(stream) == []
+    assert caplog.text.count("no file matches") > 1
+    caplog.clear()
+    stream = make_stream(tmp_path)
+    # The file is the other worker's, but there is one.
+    parts = [division.divide(stream, division.Part(i, of=2)) for i in range(2)]
+    assert sorted(read_all(part) for part in parts) == [[], [1]]
+    assert not caplog.records
 
 
 def test_framed_examples_are_read(tmp_path):
