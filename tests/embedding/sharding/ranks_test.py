@@ -1,5 +1,7 @@
 """Tables that ranks share: in one process, and between two and three."""
 
+import collections
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,9 +9,10 @@ from support import ranks
 from support.jobs import Job
 
 from monolith import errors
-from monolith.embedding.sharding.ranks import DistributedMultiTypeHashTableMpi
+from monolith.embedding.sharding.ranks import IS_IDLE, DistributedMultiTypeHashTableMpi
 from monolith.embedding.tables import multi, multi_type, single
-from monolith.graph import collectives
+from monolith.graph import collectives, tensorflow_collectives
+from monolith.graph.rank_place import Place
 from monolith.optimizer import learning_rate
 from monolith.testing import generate_test_hash_table_config
 
@@ -96,6 +99,57 @@ class TestOneRank:
             DistributedMultiTypeHashTableMpi(
                 1, lambda rank: None, {"embedding_prefetch_capacity": -1}
             )
+
+
+class UnconnectedRanks(tensorflow_collectives.Ranks):
+    """Builds the ops of a rank of two, which has met nobody."""
+
+    def __init__(self):
+        self.place = Place(rank=0, size=2, local_size=2)
+
+
+@pytest.mark.usefixtures("graph_mode")
+class TestExchanges:
+    @pytest.fixture(autouse=True)
+    def two_ranks(self, monkeypatch):
+        lib = collectives._Lib()
+        monkeypatch.setattr(collectives, "_lib", lib)
+        lib.own._ranks = UnconnectedRanks()
+        lib.own._place = lib.own._ranks.place
+
+    @pytest.mark.parametrize("num_slots", [1, 20])
+    @pytest.mark.parametrize(
+        ("queues", "num_gathers"),
+        # Sizes. What is sent in another call of the session tells its own once more, and each queue
+        # of rows how full it is.
+        [({}, 1), ({"enable_async_optimize": 1}, 2), ({"embedding_prefetch_capacity": 1}, 2)],
+        ids=["no_queue", "late_gradients", "early_rows"],
+    )
+    def test_one_for_all_slots_in_each_direction(self, num_slots, queues, num_gathers):
+        configs = {f"slot{i}": generate_test_hash_table_config(1 + i % 3) for i in range(num_slots)}
+        table = DistributedMultiTypeHashTableMpi(
+            2, lambda rank: multi.MultiHashTable.from_configs(configs), queues
+        )
+        ids = {slot: tf.constant([1, 2], tf.int64) for slot in configs}
+        bundle = {IS_IDLE: tf.constant(False)}
+        rows, bundle = table.lookup(ids, bundle, table.reorder(ids))
+        step = tf.compat.v1.train.create_global_step()
+        table.apply_gradients(rows, bundle, step).as_op()
+        # Ids, rows and gradients.
+        assert count_collectives() == {
+            "CollectiveAllToAllV2": 3,
+            "CollectiveGatherV2": num_gathers,
+        }
+
+
+def count_collectives():
+    """Returns how many collectives of each kind the default graph and its functions have."""
+    graph = tf.compat.v1.get_default_graph().as_graph_def()
+    nodes = [
+        *graph.node,
+        *(node for function in graph.library.function for node in function.node_def),
+    ]
+    return collections.Counter(node.op for node in nodes if node.op.startswith("Collective"))
 
 
 NUM_STEPS = 20
