@@ -17,6 +17,9 @@ from monolith.embedding.features.gradients import GradClipType
 from monolith.embedding.features.slices import create_embedding_slices
 from monolith.embedding.features.slots import FeatureColumn, FeatureSlotConfig
 from monolith.embedding.tables import single
+from monolith.graph import collectives, rank_library
+from monolith.graph.dependence import check_ops_dependence
+from monolith.graph.rank_place import Place
 from monolith.model import task
 from monolith.native_training import feature_utils
 from monolith.tensor import prefetch
@@ -554,3 +557,72 @@ class TestAllReduce:
             dense_weight_decay=0.1,
         )
         assert value == pytest.approx(1 - (0.5 / 2 + 0.1 * 1))
+
+
+class TwoRanks:
+    """Stands for a job whose other rank always has the same as this one.
+
+    Attributes:
+        sent: What has travelled, message by message.
+    """
+
+    place = Place(rank=0, size=2, local_size=2)
+
+    def __init__(self):
+        self.sent = []
+
+    def reduce(self, tensor):
+        self.sent.append(tensor)
+        return 2 * tensor
+
+
+class TestOverlap:
+    """Gradients of the last layers travel while those of the first are still computed."""
+
+    @pytest.fixture
+    def ranks(self, monkeypatch):
+        # Of the gradients below, two.
+        monkeypatch.setattr(rank_library, "_BUCKET_BYTES", 32)
+        lib = collectives._Lib()
+        monkeypatch.setattr(collectives, "_lib", lib)
+        lib.own._ranks = ranks = TwoRanks()
+        lib.own._place = ranks.place
+        collectives.average_gradients()
+        return ranks
+
+    @pytest.mark.parametrize(
+        ("clip_type", "clip_norm", "does_overlap"),
+        [
+            (GradClipType.ClipByGlobalNorm, None, True),
+            (GradClipType.NoClip, 1.0, True),
+            (GradClipType.ClipByValue, 1.0, True),
+            (GradClipType.ClipByNorm, 1.0, True),
+            # A norm of all gradients has to wait for all of them.
+            (GradClipType.ClipByGlobalNorm, 1.0, False),
+            (GradClipType.ClipByDenseAndSparse, 1.0, False),
+        ],
+    )
+    def test_unless_clipping_needs_all_gradients(self, ranks, clip_type, clip_norm, does_overlap):
+        model = Model()
+        activation = tf.tile(model.embedding, [1, 4])[:, :4]
+        for i in range(3):
+            weight = tf.compat.v1.get_variable(f"w{i}", [4], use_resource=True)
+            with tf.name_scope(f"layer{i}"):
+                activation = tf.tanh(activation * weight)
+        loss = tf.reduce_sum(activation)
+        model.minimize(loss, clip_type=clip_type, clip_norm=clip_norm)
+        last, first = (message.op.name for message in ranks.sent)
+        graph = tf.compat.v1.get_default_graph()
+        backward = [op.name for op in graph.get_operations() if "gradients/layer0/" in op.name]
+        assert [depends_on(message, backward) for message in (first, last)] == [
+            True,
+            not does_overlap,
+        ]
+
+
+def depends_on(name, others):
+    try:
+        check_ops_dependence(name, others)
+    except RuntimeError:
+        return True
+    return False
