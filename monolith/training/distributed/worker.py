@@ -23,7 +23,7 @@ from monolith.checkpoint.paths import SaveHelper
 from monolith.cluster import manager, members, net
 from monolith.cluster.members import MemberRecord, Membership, MemberState
 from monolith.cluster.progress import WaitProgress
-from monolith.graph import collectives, devices, mpi
+from monolith.graph import collectives, devices
 from monolith.graph.rank_place import Place
 from monolith.graph.run_config import GraphRunConfig
 from monolith.model.task import NativeTask
@@ -125,8 +125,6 @@ def train(
             trained = EofAwareTask(cast(NativeTask, training))
         estimator = GraphEstimator(trained.create_model_fn(), config=run_config)
         all_hooks = [
-            # Workers that do steps together take the chief's variables once it is ready.
-            *([] if config.enable_sync_training else mpi.get_sync_run_hooks(False)),
             *(attempt.create_hooks() if attempt is not None else ()),
             *(user_hooks or ()),
         ]
