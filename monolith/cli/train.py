@@ -66,6 +66,23 @@ def train(
         str | None,
         typer.Option(help="What they call a model that was exported as a whole: 'default'."),
     ] = None,
+    sync_dense_interval: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01,
+            metavar="SECONDS",
+            help="How often they get the variables; by default every 60 seconds.",
+        ),
+    ] = None,
+    sync_token_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The token that they ask for.")
+    ] = None,
+    sync_ca_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Call them over TLS; their authorities are in this file (PEM)."
+        ),
+    ] = None,
     transfer_float16: Annotated[
         bool,
         typer.Option(
@@ -145,6 +162,9 @@ def train(
             sync_to=sync_to,
             sync_interval_secs=sync_interval,
             sync_model=sync_model,
+            sync_dense_interval_secs=sync_dense_interval,
+            sync_token_file=sync_token_file and os.path.abspath(sync_token_file),
+            sync_ca_file=sync_ca_file and os.path.abspath(sync_ca_file),
             transfer_float16=transfer_float16 or None,
             metrics_port=metrics_port,
             metrics_host=metrics_host,

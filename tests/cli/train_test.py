@@ -57,7 +57,21 @@ def test_refusals(arguments, sentence, monkeypatch):
     assert len(output.splitlines()) == 1
 
 
-@pytest.mark.parametrize("arguments", [["--workers", 0], ["--ps", -1], ["--max-restarts", -1]])
+@pytest.mark.parametrize("option", ["--sync-token-file", "--sync-ca-file"])
+def test_a_job_that_could_send_nothing_ends_at_its_start(tmp_path, option):
+    options = ["--ps", 1, "--model-dir", tmp_path / "model", "--sync-to", f"file:{tmp_path}"]
+    options += ["--sync-dense-interval", 5, option, tmp_path / "gone"]
+    code, output = run(JOB, *options)
+    assert code == 1
+    sentence = f"error: {tmp_path / 'gone'} cannot be read: No such file or directory."
+    assert output.splitlines()[-1] == sentence
+    assert not list((tmp_path / "model").glob("model.ckpt*"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--workers", 0], ["--ps", -1], ["--max-restarts", -1], ["--sync-dense-interval", 0]],
+)
 def test_numbers_out_of_their_range(arguments):
     assert run(JOB, *arguments)[0] == 2
 

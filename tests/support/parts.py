@@ -150,13 +150,18 @@ class Asker:
     Args:
         port: The server's port.
         model: The model.
+        credentials: What to connect with; None: no TLS.
     """
 
-    def __init__(self, port: int, model: str) -> None:
+    def __init__(
+        self, port: int, model: str, credentials: grpc.ChannelCredentials | None = None
+    ) -> None:
         self._model = model
-        self._channel = grpc.insecure_channel(
-            f"127.0.0.1:{port}", [("grpc.use_local_subchannel_pool", 1)]
-        )
+        address, options = f"127.0.0.1:{port}", [("grpc.use_local_subchannel_pool", 1)]
+        if credentials is None:
+            self._channel = grpc.insecure_channel(address, options)
+        else:
+            self._channel = grpc.secure_channel(address, credentials, options)
         self._stub = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
 
     def __enter__(self) -> "Asker":

@@ -6,6 +6,7 @@ being unpacked, and nothing here waits: answers come on threads of gRPC.
 
 import functools
 import logging
+import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -272,17 +273,31 @@ def read_credentials(config: Any) -> tuple[Any, list[tuple[str, str]] | None]:
     """Returns what a channel and its calls need, from `server_authority` and `token_file`.
 
     Raises:
-        errors.ConfigError: A file cannot be read.
+        errors.ConfigError: A file cannot be read, or has something else.
     """
     credentials = metadata = None
     if config.server_authority is not None:
-        credentials = grpc.ssl_channel_credentials(_read(config.server_authority))
+        authority = _read(config.server_authority)
+        _check_certificates(authority, config.server_authority)
+        credentials = grpc.ssl_channel_credentials(authority)
     if config.token_file is not None:
         lines = _read(config.token_file).decode("utf-8", "replace").splitlines()
         if not lines or not lines[0].strip():
             raise errors.ConfigError(f"There is no token in the first line of {config.token_file}.")
         metadata = [("authorization", f"Bearer {lines[0].strip()}")]
     return credentials, metadata
+
+
+def _check_certificates(content: bytes, path: str) -> None:
+    """Refuses what gRPC would take, and then find no server that it vouches for."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(
+            cadata=content.decode("ascii", "ignore")
+        )
+    except (ssl.SSLError, ValueError) as e:
+        raise errors.ConfigError(
+            f"There is no certificate in {path}, or one that is damaged; write PEM."
+        ) from e
 
 
 def _read(path: str) -> bytes:

@@ -52,6 +52,8 @@ class RunConfig:
         sync_interval_secs: Seconds between two times that changed rows are sent.
         sync_dense_interval_secs: Seconds between two times that all variables are sent.
         sync_token_file: A file with the token that the servers ask for.
+        sync_ca_file: A PEM file with the authorities that vouch for the servers, which are called
+            over TLS then.
         model_dir: Directory of checkpoints and summaries.
         restore_dir: Model directory to start from when `model_dir` has no checkpoint yet.
         restore_ckpt: Name of the checkpoint to start from instead of the newest one.
@@ -113,6 +115,7 @@ class RunConfig:
     sync_interval_secs: float = 10.0
     sync_dense_interval_secs: float = 60.0
     sync_token_file: str | None = None
+    sync_ca_file: str | None = None
     model_dir: str = ""
     restore_dir: str | None = None
     restore_ckpt: str | None = None

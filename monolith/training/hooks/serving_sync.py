@@ -39,6 +39,7 @@ def make_sync_config(config: CpuTrainingConfig) -> SyncConfig:
         interval_sec=config.sync_interval_secs,
         dense_interval_sec=config.sync_dense_interval_secs,
         token_file=config.sync_token_file,
+        server_authority=config.sync_ca_file,
     )
     # So that a job does not start that could send nothing.
     read_credentials(sync_config)

@@ -84,6 +84,7 @@ CPU_TRAINING_DEFAULTS = {
     "sync_interval_secs": 10.0,
     "sync_dense_interval_secs": 60.0,
     "sync_token_file": None,
+    "sync_ca_file": None,
     "enable_resource_constrained_roughsort": False,
     "roughsort_candidate_items_path": None,
     "roughsort_items_use_parquet": False,
@@ -123,7 +124,7 @@ NOT_DOCUMENTED_AS_FLAGS = {"profile_save_steps_interval", "device_fn", "use_data
 
 def test_fields_and_defaults():
     config = config_lib.CpuTrainingConfig()
-    assert len(dataclasses.fields(config)) == 77
+    assert len(dataclasses.fields(config)) == 78
     assert dataclasses.asdict(config) == CPU_TRAINING_DEFAULTS
     config = config_lib.DistributedCpuTrainingConfig()
     assert dataclasses.asdict(config) == {**CPU_TRAINING_DEFAULTS, **DISTRIBUTED_DEFAULTS}
@@ -136,7 +137,7 @@ def test_fields_live_in_groups_of_a_size_that_can_be_read():
     for group in owners:
         assert len(dataclasses.fields(group)) <= 15, group
     # No field is in two groups.
-    assert sum(len(dataclasses.fields(group)) for group in owners) == 77 + 14 + 4 + 39
+    assert sum(len(dataclasses.fields(group)) for group in owners) == 78 + 14 + 4 + 39
 
 
 def test_every_field_that_is_a_flag_says_what_it_means():

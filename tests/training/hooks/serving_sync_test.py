@@ -3,15 +3,18 @@
 import dataclasses
 import os
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
 from support import parts, serving
+from support.certificates import make_certificates
 
 from monolith import errors
 from monolith.cluster.discovery_file import FileServiceDiscovery
 from monolith.proto import parameter_sync_pb2
 from monolith.serving.remote.announcing import Announcer
+from monolith.serving.server.config import Security
 from monolith.serving.sync import targets
 from monolith.serving.sync.client_ops import parameter_sync_client_from_config
 from monolith.serving.sync.config import SyncConfig
@@ -58,6 +61,49 @@ def test_a_served_model_follows_its_training(tmp_path, num_ps):
     assert np.abs(before - after).max() > 1e-3
 
 
+@pytest.fixture
+def secured(tmp_path):
+    """What a server asks for, and what clients need."""
+    certificates = make_certificates(tmp_path)
+    token = tmp_path / "token"
+    token.write_text("secret")
+    security = Security(
+        certificate=certificates.server, key=certificates.server_key, token_file=str(token)
+    )
+    with open(certificates.authority, "rb") as file:
+        trusting = grpc.ssl_channel_credentials(file.read())
+    credentials = grpc.composite_channel_credentials(
+        trusting, grpc.access_token_call_credentials("secret")
+    )
+    settings = {"sync_token_file": str(token), "sync_ca_file": certificates.authority}
+    return security, credentials, settings
+
+
+def test_a_server_with_tls_follows_too(tmp_path, secured):
+    security, credentials, settings = secured
+    model_dir = str(tmp_path / "model")
+    estimator = train(model_dir, 2)
+    base = os.path.dirname(os.fsdecode(estimator.export_saved_model()))
+    columns = parts.cut(parts.make_columns(), 100)[0]
+    place = str(tmp_path / "place")
+    with serving.serving(base, allow_writes=True, security=security) as (server, _):
+        address = f"127.0.0.1:{server.port}"
+        announcer = Announcer(FileServiceDiscovery(place), server.models, address, 0, poll_sec=0.02)
+        with announcer, parts.Asker(server.port, "m", credentials) as asker:
+            estimator = train(
+                model_dir,
+                4,
+                sync_to=f"file:{place}",
+                sync_model="m",
+                sync_interval_secs=0.1,
+                sync_dense_interval_secs=0.2,
+                **settings,
+            )
+            after = asker.ask(columns)
+    expected = np.array(list(estimator.predict()))[:100]
+    np.testing.assert_allclose(after, expected, rtol=0, atol=1e-6)
+
+
 class TestBackends:
     def test_nothing_is_sent_unless_asked_for(self):
         assert serving_sync.make_backend(CpuTrainingConfig()) is None
@@ -91,23 +137,31 @@ class TestBackends:
             with pytest.raises(errors.ConfigError, match=sentence):
                 train(str(model_dir), 1, sync_token_file=token, **settings)
             assert not list(model_dir.glob("model.ckpt*"))
+        (tmp_path / "text").write_text("no certificate")
+        for name, sentence in (
+            ("gone", "gone cannot be read: No such file or directory."),
+            ("text", "There is no certificate in .*text, or one that is damaged; write PEM."),
+        ):
+            config = CpuTrainingConfig(sync_ca_file=str(tmp_path / name))
+            with pytest.raises(errors.ConfigError, match=sentence):
+                serving_sync.make_sync_config(config)
 
-    def test_settings_of_a_run_config(self, tmp_path):
-        token = tmp_path / "token"
-        token.write_text("secret")
+    def test_settings_of_a_run_config(self, secured):
+        _, _, files = secured
         settings = {
             "sync_to": "file:/place",
             "sync_model": "m",
             "sync_interval_secs": 1.5,
             "sync_dense_interval_secs": 2.5,
-            "sync_token_file": str(token),
+            **files,
         }
         config = RunConfig(**settings).to_runner_config()
         assert {name: getattr(config, name) for name in settings} == settings
         sync_config = dataclasses.asdict(serving_sync.make_sync_config(config))
         assert sync_config["interval_sec"] == 1.5
         assert sync_config["dense_interval_sec"] == 2.5
-        assert sync_config["token_file"] == str(token)
+        assert sync_config["token_file"] == files["sync_token_file"]
+        assert sync_config["server_authority"] == files["sync_ca_file"]
 
 
 class Ends:
