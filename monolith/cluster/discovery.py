@@ -141,8 +141,8 @@ class ConsulServiceDiscovery(ServiceDiscovery):
         return self.query_all()[name]
 
     def describe(self) -> str:
-        """Returns which service of Consul it is."""
-        return f"Consul, service {self._consul_id!r}"
+        """Returns which service of Consul it is, and where that is asked."""
+        return f"Consul at {self._client.address}, service {self._consul_id!r}"
 
     def _parse(self, addr: str) -> _HostAndPort:
         return _HostAndPort(*net.parse_address(addr))

@@ -117,8 +117,10 @@ class ZooKeeperMembership(ServiceDiscovery):
             self._path_prefix = f"/monolith/{_checked_job_name(job_name)}"
             self._client.ensure_path(self._path_prefix)
             self._watch_children()
-        except Exception:
-            logger.exception("could not start discovery of job %r at %r", job_name, zk_server)
+        except Exception as error:
+            logger.error(
+                "could not start discovery of job %r at %r: %s", job_name, zk_server, error
+            )
             self.close()
             raise
 

@@ -31,6 +31,7 @@ from monolith.cluster.discovery import (
     TfConfigServiceDiscovery,
     ZKServiceDiscovery,
 )
+from monolith.cluster.zookeeper import KazooException, KazooTimeoutError
 from monolith.core import environment
 
 TF_CONFIG = "tf_config"
@@ -57,13 +58,26 @@ def open_discovery(where: str, model_dir: str) -> Iterator[ServiceDiscovery]:
     except errors.MonolithError:
         raise
     except Exception as error:
-        text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise errors.ConfigError(
-            f"The members cannot meet at {where!r} ({text}); see whether it can be reached from "
-            "this machine."
-        ) from error
+        raise _make_error(repr(where), error) from error
     with contextlib.closing(discovery):
         yield discovery
+
+
+@contextlib.contextmanager
+def explaining(discovery: ServiceDiscovery) -> Iterator[None]:
+    """Says in one sentence that the place of a discovery cannot be used, if that shows in a block.
+
+    Many need no more than their name to be opened, and notice only when they are used.
+
+    Raises:
+        ConfigError: It cannot be used.
+    """
+    try:
+        yield
+    except (OSError, KazooException, KazooTimeoutError) as error:
+        if isinstance(error, errors.MonolithError):
+            raise
+        raise _make_error(discovery.describe(), error) from error
 
 
 def read_tf_config() -> TfConfigServiceDiscovery:
@@ -111,6 +125,14 @@ def _open(where: str, model_dir: str) -> ServiceDiscovery:
             logging.getLogger("kazoo").setLevel(logging.ERROR)
             return ZKServiceDiscovery(found.path.strip("/") or job, found.netloc)
     raise errors.ConfigError(f"--discovery must be {_FORMS}; got {where!r}.")
+
+
+def _make_error(where: str, error: Exception) -> errors.ConfigError:
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return errors.ConfigError(
+        f"The members cannot meet at {where} ({text}); see whether it can be reached from this "
+        "machine."
+    )
 
 
 class LocalDiscovery(FileServiceDiscovery):

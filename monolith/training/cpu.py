@@ -153,7 +153,7 @@ def distributed_train(
     start.check_place(config, discovery, addr)
     with start.joined(config, addr) as member, exporter.serving(config, member) as metrics_port:
         _prepare_server(tf_server.target, config)
-        discovery.register(config.server_type, config.index, addr)
+        start.register(config, discovery, addr)
         if config.server_type == devices.PS_JOB_NAME:
             if not config.model_name:
                 config.model_name = params.metrics.deep_insight_name or ""

@@ -2,8 +2,10 @@
 
 import json
 import os
+import socket
 
 import pytest
+from kazoo.retry import RetryFailedError
 
 from monolith import errors
 from monolith.cluster import discovery, meeting
@@ -81,6 +83,49 @@ def test_a_server_that_does_not_answer(monkeypatch):
         meeting.open_discovery("zk://a:1,b:2/x/", "m"),
     ):
         pass
+
+
+class TestPlacesThatCannotBeUsed:
+    """What opens all the same, and shows only when it is used."""
+
+    @pytest.mark.parametrize(
+        "use",
+        [lambda found: found.find("ps", 0), lambda found: found.register("ps", 0, "127.0.0.1:1")],
+    )
+    def test_a_file_in_place_of_a_directory(self, tmp_path, use):
+        (tmp_path / "file").touch()
+        found = discovery.FileServiceDiscovery(str(tmp_path / "file"))
+        with pytest.raises(errors.ConfigError) as caught, meeting.explaining(found):
+            use(found)
+        assert str(caught.value).startswith(
+            f"The members cannot meet at {tmp_path}/file, a directory that all members must share ("
+        )
+
+    def test_consul_that_nobody_is(self, monkeypatch):
+        monkeypatch.setattr(discovery, "_RETRY_MAX_BACKOFF_SECS", 0)
+        monkeypatch.setenv("CONSUL_HTTP_HOST", "127.0.0.1")
+        with socket.socket() as bound:  # It does not listen.
+            bound.bind(("127.0.0.1", 0))
+            port = bound.getsockname()[1]
+            monkeypatch.setenv("CONSUL_HTTP_PORT", str(port))
+            message = (
+                rf"cannot meet at Consul at 127.0.0.1:{port}, service 'ads' \(.*refused\); see"
+            )
+            found = discovery.ConsulServiceDiscovery("ads")
+            with pytest.raises(errors.ConfigError, match=message), meeting.explaining(found):
+                found.register("ps", 0, "127.0.0.1:1")
+
+    def test_zookeeper_that_does_not_take_it(self, tmp_path):
+        found = discovery.FileServiceDiscovery(str(tmp_path))
+        with pytest.raises(errors.ConfigError, match="too often"), meeting.explaining(found):
+            raise RetryFailedError("too often")
+
+    @pytest.mark.parametrize("error", [errors.ConfigError("Wrong index."), ValueError("a bug")])
+    def test_other_errors_stay_as_they_are(self, tmp_path, error):
+        found = discovery.FileServiceDiscovery(str(tmp_path))
+        with pytest.raises(type(error)) as caught, meeting.explaining(found):
+            raise error
+        assert caught.value is error
 
 
 def test_a_local_cluster_waits_for_its_members(tmp_path, monkeypatch):

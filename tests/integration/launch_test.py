@@ -308,6 +308,30 @@ class TestOneMember:
             assert code == 0, log
         assert read_step(model_dir) == 20
 
+    def test_places_where_nobody_can_meet(self, tmp_path):
+        (tmp_path / "file").touch()
+        with socket.socket() as bound:  # It does not listen.
+            bound.bind(("127.0.0.1", 0))
+            port = str(bound.getsockname()[1])
+            environment = {"CONSUL_HTTP_HOST": "127.0.0.1", "CONSUL_HTTP_PORT": port}
+            common = [f"{JOBS}:PARAMS", "--ps", 1, "--workers", 1, "--role", "ps", "--index", 0]
+            common += ["--address", "127.0.0.1", "--discovery"]
+            below = f"{tmp_path}/file/x/discovery_dir/job"
+            zookeeper = f"zk://127.0.0.1:{port}/x"
+            cases = {
+                "/proc/nope, a directory": ["file:///proc/nope", "--model-dir", tmp_path / "m"],
+                f"{tmp_path}/file, a": [f"file://{tmp_path}/file", "--model-dir", tmp_path / "m"],
+                f"{below}, a directory": ["file", "--model-dir", tmp_path / "file" / "x"],
+                f"Consul at 127.0.0.1:{port}": ["consul", "--model-dir", tmp_path / "m"],
+                f"'{zookeeper}'": [zookeeper, "--model-dir", tmp_path / "m"],
+            }
+            members = {
+                where: start(*common, *arguments, environment=environment)
+                for where, arguments in cases.items()
+            }
+            for where, member in members.items():
+                expect_refusal(member, f"The members cannot meet at {where}")
+
     def test_tf_config_and_a_port_that_is_taken(self, tmp_path):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from monolith import errors
-from monolith.cluster import members, narrow, net, servers
+from monolith.cluster import meeting, members, narrow, net, servers
 from monolith.cluster.discovery import MLPServiceDiscovery, TfConfigServiceDiscovery
 from monolith.cluster.discovery_base import ServiceDiscovery
 from monolith.cluster.members import (
@@ -175,10 +175,12 @@ def check_place(
     Raises:
         MemberConflictError: A process that lives, and that has no record in this model directory,
             is registered as what this one is to be.
+        errors.ConfigError: The place where the members meet cannot be used.
     """
     if isinstance(discovery, TfConfigServiceDiscovery | MLPServiceDiscovery):
         return  # This process has the port that was planned for it.
-    other = discovery.find(config.server_type, config.index)
+    with meeting.explaining(discovery):
+        other = discovery.find(config.server_type, config.index)
     if other is None or other == addr or not members.is_reachable(other):
         return
     record = members.read_member(config.model_dir, config.server_type, config.index)
@@ -190,6 +192,16 @@ def check_place(
         f"{config.model_dir} lives at {other} and meets in {discovery.describe()}; end that job, "
         "or have this one meet elsewhere."
     )
+
+
+def register(config: DistributedCpuTrainingConfig, discovery: ServiceDiscovery, addr: str) -> None:
+    """Lets the others know where this process is.
+
+    Raises:
+        errors.ConfigError: The place where the members meet cannot be used.
+    """
+    with meeting.explaining(discovery):
+        discovery.register(config.server_type, config.index, addr)
 
 
 @contextlib.contextmanager

@@ -265,6 +265,14 @@ class TestPlace:
         discovery.register("worker", 0, listener)
         self.check(tmp_path, discovery, addr=listener)
 
+    def test_no_place_to_meet(self, tmp_path):
+        (tmp_path / "file").touch()
+        discovery = FileServiceDiscovery(str(tmp_path / "file"))
+        for act in (start.check_place, start.register):
+            config = make_config(model_dir=str(tmp_path / "model"))
+            with pytest.raises(errors.ConfigError, match=r"^The members cannot meet at .*/file, a"):
+                act(config, discovery, "127.0.0.1:1")
+
     def test_planned_places_are_not_compared(self, tmp_path, listener):
         cluster = {"ps": ["127.0.0.1:1"], "chief": [listener]}
         planned = TfConfigServiceDiscovery(
