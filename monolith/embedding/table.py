@@ -56,7 +56,8 @@ class Table(trackable.Trackable):
         initializer: What a new row starts with: "uniform", as in `keras.layers.Embedding` from
             -0.05 to 0.05, "zeros", "ones", a number, or one of `monolith.embedding.entry`. It
             counts from the first update on; before that, an id has no row and reads as zeros.
-        admit_after: How often an id is seen by `apply_gradients` before it gets a row, at most 15.
+        admit_after: How often an id is seen by calls of `apply_gradients` before the one that gives
+            it a row, at most 15. Of equal ids in a call each counts, and none makes the row.
         expire_after_days: Days without an update after which a row is dropped; None keeps it.
         compressor: How rows are stored in an exported model: "fp32", "fp16", "fixed_r8",
             "one_bit", or one of `monolith.embedding.entry`.

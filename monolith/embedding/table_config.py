@@ -51,8 +51,10 @@ class TableConfig:
         initializer: What a new row starts with: "uniform" draws from -0.05 to 0.05, as
             `keras.layers.Embedding` does, "zeros", "ones", a number for all, or one of
             `monolith.embedding.entry`.
-        admit_after: How often an id is seen before it gets a row, at most 15: with 2, the third
-            occurrence is the first that it learns from. Until then it is all zeros.
+        admit_after: How often an id is seen in batches before the one that gives it a row, at most
+            15: with 2 and one occurrence in a batch, the third is the first that it learns from.
+            All occurrences in a batch count, and none of them makes the row. Until then it is
+            all zeros.
         expire_after_days: Days without an update after which a row is dropped; None keeps it.
         compressor: How a row is stored in an exported model: "fp32", "fp16", "fixed_r8",
             "one_bit", or one of `monolith.embedding.entry`.

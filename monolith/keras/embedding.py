@@ -54,7 +54,8 @@ class Embedding(keras.layers.Layer):
         initializer: What a new row starts with: "uniform" draws from -0.05 to 0.05, "zeros",
             "ones", a number, or one of `monolith.embedding.entry`. An id without a row reads as
             zeros.
-        admit_after: How often an id is seen in training before it gets a row, at most 15.
+        admit_after: How often an id is seen in steps before the one that gives it a row, at most
+            15. Of equal ids in a batch each counts, and none makes the row.
         expire_after_days: Days without an update after which a row is dropped; None keeps it.
         compressor: How rows are stored in an exported model: "fp32", "fp16", "fixed_r8", "one_bit".
         storage: How their values are kept in memory while they train: "float32", "float16" or

@@ -57,8 +57,10 @@ class Embedding:
             the last one, `[batch, max_length, dim]`.
         output: "concat" puts features side by side, `[batch, features * dim]`; "stack" gives
             `[batch, features, dim]`; "dict" a tensor for each feature, by name.
-        admit_after: How often an id is seen before it gets a row, at most 15: with 2, the third
-            occurrence is the first that it learns from. Until then it is all zeros.
+        admit_after: How often an id is seen in batches before the one that gives it a row, at most
+            15: with 2 and one occurrence in a batch, the third is the first that it learns from.
+            All occurrences in a batch count, and none of them makes the row. Until then it is
+            all zeros.
         expire_after_days: Days without an update after which a row is dropped; None keeps it.
         table: Name of one table that all of these features share, such as items that were shown
             and items that were clicked; None gives each its own.

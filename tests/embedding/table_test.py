@@ -333,6 +333,13 @@ class TestRows:
         assert sizes == [0, 0, 1]
         assert read(table, 7) == [-1.0]  # What came before is lost.
 
+    def test_admission_counts_all_of_a_batch_and_gives_rows_in_the_next(self):
+        table = make_scores(admit_after=2)
+        table.apply_gradients(slices([7] * 10 + [8], [[1.0]] * 11))
+        assert len(table) == 0
+        table.apply_gradients(slices([7, 8, 7], [[1.0]] * 3))
+        assert (read(table, 7), read(table, 8)) == ([-2.0], [0.0])
+
     def test_expiry(self):
         table = make_scores(expire_after_days=2)
         table.assign([7, 8], [[1.0], [2.0]])
