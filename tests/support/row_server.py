@@ -26,6 +26,7 @@ class RowServer(
     Attributes:
         rows: First numbers of rows, by id.
         calls: How many calls have come.
+        packed: How many of them brought rows as they are served.
         questions: How often it was asked for its status.
         incarnation: What it says it is; empty: nothing, as servers of others.
         version: The version of its model.
@@ -40,6 +41,7 @@ class RowServer(
     def __init__(self, port=0):
         self.rows = {}
         self.calls = 0
+        self.packed = 0
         self.questions = 0
         self.incarnation = "first"
         self.version = 1
@@ -72,6 +74,7 @@ class RowServer(
         if self.refusal:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.refusal)
         signature = request.model_spec.signature_name
+        self.packed += signature.endswith("_packed")
         is_listing = signature == "hashtable_list_ids/MonolithHashTable_t"
         if (signature.endswith("_packed") and not self.takes_packed) or (
             is_listing and not self.lists_ids

@@ -29,6 +29,9 @@ REFUSALS = (
     grpc.StatusCode.UNIMPLEMENTED,
 )
 
+# Functions whose names end so take rows in the form in which they are served.
+PACKED = "_packed"
+
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 # These say that a server may have gone; after others it is the same as before.

@@ -40,7 +40,7 @@ from monolith.graph import devices, export_mode
 from monolith.native import ops
 from monolith.native.remote_predict import remote_predict
 from monolith.proto import parameter_sync_pb2
-from monolith.serving.sync.channel import SyncChannel
+from monolith.serving.sync.channel import PACKED, REFUSALS, Answer, SyncChannel
 from monolith.serving.sync.config import SyncConfig
 from monolith.serving.sync.targets import Target, find_targets
 
@@ -151,7 +151,8 @@ class ParameterSyncClient:
 
         Returns:
             A `PushResult` as JSON, a string vector of one element. It has an answer for each call
-            of a server, and no answers if nothing has changed.
+            of a server, and no answers if nothing has changed. That a server does not take rows in
+            the form in which they are served is no answer: in the same step, it gets floats.
         """
         sender = _Sender()
         here = _find_process(self._client.device)
@@ -161,21 +162,30 @@ class ParameterSyncClient:
             )
         with tf.device(self._client.device):
             targets, signature = tf.reshape(targets, [-1]), tf.reshape(signature, [])
-            gathered = ops.monolith_parameter_sync_gather(self._client, targets)
-            with tf.control_dependencies(list(gathered)):
+            done = list(ops.monolith_parameter_sync_gather(self._client, targets))
+        results = []
+        for packed in (True, False):
+            with tf.device(here), tf.control_dependencies(done):
+                takers = tf.numpy_function(sender.find_takers, [config_str, packed], tf.string)
+            with tf.device(self._client.device):
+                takers = tf.reshape(takers, [-1])
                 taken = ops.monolith_parameter_sync_take(
-                    self._client, targets, signature, max_requests=_MAX_REQUESTS
+                    self._client, takers, signature, max_requests=_MAX_REQUESTS, packed=packed
                 )
-        with tf.device(here):
-            result, arrived, start_over = tf.numpy_function(
-                sender.send, [config_str, *taken], [tf.string, tf.bool, tf.bool]
-            )
+            with tf.device(here):
+                result, arrived, start_over = tf.numpy_function(
+                    sender.send, [takers, *taken], [tf.string, tf.bool, tf.bool]
+                )
+                results.append(result)
+            with tf.device(self._client.device):
+                settled = ops.monolith_parameter_sync_settle(
+                    self._client, takers, tf.reshape(arrived, [-1]), tf.reshape(start_over, [-1])
+                )
+                done = [settled]
+        with tf.device(here), tf.control_dependencies(done):
+            text = tf.numpy_function(_to_json, results, tf.string)
         with tf.device(self._client.device):
-            settled = ops.monolith_parameter_sync_settle(
-                self._client, targets, tf.reshape(arrived, [-1]), tf.reshape(start_over, [-1])
-            )
-            with tf.control_dependencies([settled]):
-                return tf.reshape(result, [1])
+            return tf.reshape(text, [1])
 
 
 class DummySyncServer:
@@ -251,18 +261,25 @@ class _Sender:
 
     def __init__(self) -> None:
         self._channels: dict[Target, SyncChannel] = {}
+        self._refusing: set[str] = set()  # Addresses of who does not take rows as they are served.
+
+    def find_takers(self, config_str: bytes, packed: bool) -> np.ndarray:
+        """Returns the servers that take rows as they are served, or those that need floats."""
+        self._connect(_parse(config_str))
+        addresses = [target.address for target in self._channels]
+        return np.array([a for a in addresses if (a not in self._refusing) == packed], object)
 
     def send(
         self,
-        config_str: bytes,
+        takers: np.ndarray,
         target_index: np.ndarray,
         signatures: np.ndarray,
         requests: np.ndarray,
         num_ids: np.ndarray,
     ) -> tuple[bytes, np.ndarray, np.ndarray]:
-        config = _parse(config_str)
-        self._connect(config)
-        channels = list(self._channels.values())
+        """Returns a `PushResult`, and of each server: has all arrived, does it need everything."""
+        by_address = {target.address: channel for target, channel in self._channels.items()}
+        channels = [by_address[address.decode()] for address in takers]
         calls: list[list[tuple[str, bytes, int]]] = [[] for _ in channels]
         for index, *call in zip(target_index, signatures, requests, num_ids, strict=True):
             calls[index].append((call[0].decode(), call[1], int(call[2])))
@@ -270,20 +287,30 @@ class _Sender:
         has_arrived = np.zeros(len(channels), bool)
         start_over = np.zeros(len(channels), bool)
         with concurrent.futures.ThreadPoolExecutor(max(1, len(channels))) as pool:
-            for index, responses in enumerate(pool.map(_send_all, channels, calls)):
-                has_arrived[index] = all(response.status_code == 0 for response, _ in responses)
-                start_over[index] = any(is_other for _, is_other in responses)
-                result.responses.extend(response for response, _ in responses)
-        text = json_format.MessageToJson(
-            result, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
-        return text.encode(), has_arrived, start_over
+            for index, answers in enumerate(pool.map(_send_all, channels, calls)):
+                target = channels[index].target
+                has_arrived[index] = all(answer.is_ok for _, _, answer in answers)
+                start_over[index] = any(answer.is_other_server for _, _, answer in answers)
+                if start_over[index]:
+                    self._refusing.discard(target.address)
+                for signature, number, answer in answers:
+                    if signature.endswith(PACKED) and answer.code in REFUSALS:
+                        self._refusing.add(target.address)
+                        continue
+                    result.responses.add(
+                        status_code=answer.code.value[0],
+                        error_message=answer.details,
+                        target=target.address,
+                        update_num=number if answer.is_ok else 0,
+                    )
+        return result.SerializeToString(), has_arrived, start_over
 
     def _connect(self, config: parameter_sync_pb2.ClientConfig) -> None:
         targets = find_targets(_Listed(config), "")
         sync_config = SyncConfig(timeout_sec=config.timeout_in_ms / 1000)
         for target in [target for target in self._channels if target not in targets]:
             self._channels.pop(target).close()
+            self._refusing.discard(target.address)
         self._channels = {
             target: self._channels.get(target) or SyncChannel(target, sync_config)
             for target in targets
@@ -320,20 +347,25 @@ def _find_process(device: str) -> str:
 
 def _send_all(
     channel: SyncChannel, calls: Sequence[tuple[str, bytes, int]]
-) -> list[tuple[parameter_sync_pb2.PushResponse, bool]]:
-    responses = []
+) -> list[tuple[str, int, Answer]]:
+    """Returns the function, the number of ids and the answer of each call, up to one that fails."""
+    answers = []
     for signature, request, num_ids in calls:
-        answer = channel.predict(signature, request, num_ids)
-        response = parameter_sync_pb2.PushResponse(
-            status_code=answer.code.value[0],
-            error_message=answer.details,
-            target=channel.target.address,
-            update_num=num_ids if answer.is_ok else 0,
-        )
-        responses.append((response, answer.is_other_server))
-        if not answer.is_ok:
+        untold = REFUSALS if signature.endswith(PACKED) else ()
+        answers.append((signature, num_ids, channel.predict(signature, request, num_ids, untold)))
+        if not answers[-1][-1].is_ok:
             break
-    return responses
+    return answers
+
+
+def _to_json(*results: bytes) -> bytes:
+    """Merges `PushResult`s."""
+    text = json_format.MessageToJson(
+        parameter_sync_pb2.PushResult.FromString(b"".join(results)),
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+    )
+    return text.encode()
 
 
 def _read_config(config_str: bytes) -> tuple[np.ndarray, bytes]:

@@ -16,14 +16,13 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2
 
-from monolith.serving.sync.channel import REFUSALS, SyncChannel
+from monolith.serving.sync.channel import PACKED, REFUSALS, SyncChannel
 from monolith.serving.sync.config import SyncConfig
 from monolith.serving.sync.targets import Target
 
 logger = logging.getLogger(__name__)
 
 _MAX_BACKOFF_SEC = 2.0
-_PACKED = "_packed"
 _LISTS = ("/raw_list_ids", "hashtable_list_ids/")
 # With these a model says that it lacks the function.
 _UNKNOWN = (
@@ -211,7 +210,7 @@ class RowSender:
         is_other = False
         for signature, request, num_ids in calls:
             signature = name_in_part(signature, self._channel.target.model)
-            is_packed = signature.endswith(_PACKED)
+            is_packed = signature.endswith(PACKED)
             answer = self._channel.predict(
                 signature, request, num_ids, untold=REFUSALS if is_packed else ()
             )

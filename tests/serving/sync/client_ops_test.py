@@ -10,11 +10,12 @@ import pytest
 import tensorflow as tf
 from google.protobuf import json_format
 from support import multi_tables
+from support.row_server import RowServer
 from tensorflow.python.ops import resources
 from tensorflow_serving.apis import predict_pb2
 
 from monolith import errors
-from monolith.embedding import filters
+from monolith.embedding import entry, filters
 from monolith.embedding.tables import multi, single
 from monolith.native import ops
 from monolith.native_training import distributed_serving_ops
@@ -82,6 +83,51 @@ def test_parameter_sync_client():
         assert [(r.status_code, r.update_num) for r in result.responses] == [(14, 0), (0, 1)]
         assert result.responses[0].error_message
         session.run(servers[1].shutdown())
+
+
+def test_rows_go_as_they_are_served_and_as_floats_to_who_does_not_take_that():
+    client = client_ops.ParameterSyncClient(
+        client_ops.parameter_sync_client_from_config(name_suffix="half")
+    )
+    segment = entry.CombineAsSegment(
+        1, entry.ZerosInitializer(), entry.SgdOptimizer(), entry.Fp16Compressor()
+    )
+    proto = embedding_hash_table_pb2.EmbeddingHashTableConfig(
+        cuckoo=embedding_hash_table_pb2.CuckooEmbeddingHashTableConfig()
+    )
+    proto.entry_config.segments.append(segment)
+    table = single.hash_table_from_config(
+        entry.HashTableConfigInstance(proto, [1.0]), sync_client=client.handle, name_suffix="t"
+    )
+    config = tf.compat.v1.placeholder(tf.string, [])
+    sync = client.create_sync_op(config)
+    update = table.apply_gradients([7], [[-0.5]], global_step=0).as_op()
+    with RowServer() as new, RowServer() as old, tf.compat.v1.Session() as session:
+        new.takes_packed = True
+        session.run(table.as_op())
+
+        def push():
+            session.run(update)
+            text = session.run(sync, {config: make_config(new.port, old.port)})[0]
+            result = json_format.Parse(text, parameter_sync_pb2.PushResult())
+            return [(r.status_code, r.update_num, r.target) for r in result.responses]
+
+        answers = [(0, 1, f"127.0.0.1:{server.port}") for server in (new, old)]
+        assert push() == answers
+        assert new.rows == old.rows == {7: 0.5}
+        assert (new.calls, new.packed, old.calls, old.packed) == (1, 1, 2, 1)
+        assert push() == answers
+        assert new.rows == old.rows == {7: 1.0}
+        assert (new.calls, new.packed, old.calls, old.packed) == (2, 2, 3, 1)
+        # Another process may take them.
+        old.incarnation, old.takes_packed = "another", True
+        assert push() == answers
+        assert push() == answers
+        assert new.rows == old.rows == {7: 2.0}
+        assert old.packed == 2
+        # What it refuses whatever the form is an answer.
+        old.refusal = "No."
+        assert push() == [answers[0], (3, 0, answers[1][2])]
 
 
 def take(client, session, targets, **settings):
