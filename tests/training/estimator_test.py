@@ -457,9 +457,15 @@ class TestRunConfig:
         assert config.disable_native_metrics is True
         # Ours.
         assert config.enable_dynamic_sharding is False
-        assert len([f for f in dataclasses.fields(config) if f.name.startswith("sync_")]) == 5
+        assert len([f for f in dataclasses.fields(config) if f.name.startswith("sync_")]) == 6
         assert config.sync is False
-        assert len(dataclasses.fields(config)) == 37 + 1 + 5 + 1 + 6
+        assert len(dataclasses.fields(config)) == 37 + 1 + 6 + 1 + 6
+
+    def test_no_counts_where_it_is_not_the_same_as_nothing(self):
+        assert RunConfig().to_runner_config().partial_recovery is None
+        FLAGS["partial_recovery"].value = True
+        assert RunConfig().to_runner_config().partial_recovery is True
+        assert RunConfig(partial_recovery=False).to_runner_config().partial_recovery is False
 
     def test_json(self):
         config = RunConfig(num_ps=3, reload_alias_map={"new": "old"})

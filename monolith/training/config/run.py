@@ -38,7 +38,8 @@ class RunConfig:
         session_creation_timeout_secs: How long a worker waits for the session to be ready.
         enable_fused_layout: Whether embeddings are looked up by layout in one fused op.
         enable_model_dump: Whether the model is written as a protobuf.
-        partial_recovery: Whether a restore leaves servers alone that did not restart.
+        partial_recovery: Whether a restore leaves servers alone that did not restart. None: in a
+            cluster that `monolith train` or an `Estimator` starts, yes.
         max_retry_times: How often a worker starts again after the cluster changed.
         retry_wait_in_secs: How long a worker waits before it starts again.
         bzid: Business id of the model on the serving side.
@@ -103,7 +104,7 @@ class RunConfig:
     session_creation_timeout_secs: int = 7200
     enable_fused_layout: bool = False
     enable_model_dump: bool = False
-    partial_recovery: bool = False
+    partial_recovery: bool | None = None
     max_retry_times: int = 6
     retry_wait_in_secs: int = 5
     bzid: str | None = None
