@@ -1,7 +1,7 @@
 """`monolith train` and `ml.Estimator` with real clusters of processes.
 
-Covers monolith/training/launch/cluster.py, monolith/training/launch/member.py,
-monolith/training/launch/single.py and monolith/cluster/local/start.py.
+Covers monolith/training/launch/cluster.py, monolith/training/launch/single.py and
+monolith/cluster/local/start.py.
 """
 
 import json
@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from cluster import consul_agent
-from support import counting, jobs, launch_jobs, warm
+from support import counting, jobs, launch_jobs, partial_sync_job, warm
 
 import monolith as ml
 from monolith.cluster import members
@@ -179,6 +179,19 @@ def test_servers_beyond_those_that_are_needed(tmp_path):
     assert len(written.read_text().split(",")) == 2
     assert len(plan.read_plan(str(model_dir)).servers) == 1
     assert read_step(model_dir) == 20
+
+
+@pytest.mark.usefixtures("graph_mode")
+def test_workers_that_train_the_dense_part_together(tmp_path):
+    model_dir = tmp_path / "linear"
+    code, _, log = finish(start(f"{JOBS}:make_partial_sync", "--model-dir", model_dir))
+    assert code == 0, log
+    settings = partial_sync_job.Settings(model_dir=str(model_dir))
+    steps = [(i, i + 1) for i in range(0, settings.num_batches, 2)]
+    step, dense = partial_sync_job.read_saved(model_dir)
+    assert step == len(steps)
+    expected = partial_sync_job.compute_dense(steps, settings.batch_size)
+    np.testing.assert_allclose(dense, expected, atol=1e-5)
 
 
 def test_members_have_the_code_that_was_loaded_before_the_first(monkeypatch):

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import tensorflow as tf
-from support import counting
+from support import counting, partial_sync_job
 
 import monolith as ml
 from monolith.training import cpu
@@ -99,6 +99,23 @@ def make_spares(model_dir):
     cpu._EXTRA_PS_BENCHMARK_SECS = 0.5
     config = RunnerConfig(model_dir=model_dir, num_ps=1, num_extra_ps=1, num_redundant_ps=1)
     return Estimator(PARAMS, config)
+
+
+def make_partial_sync(model_dir):
+    """A task whose workers train the dense part together, beside servers."""
+    from monolith.training.estimator import Estimator
+    from monolith.training.runner import RunnerConfig
+
+    settings = partial_sync_job.Settings(model_dir=model_dir)
+    params = partial_sync_job.LinearTask.params().set(settings=settings)
+    config = RunnerConfig(
+        model_dir=model_dir,
+        num_ps=1,
+        num_workers=2,
+        enable_sync_training=True,
+        enable_partial_sync_training=True,
+    )
+    return Estimator(params, config)
 
 
 def tell_code(arguments, report, given):

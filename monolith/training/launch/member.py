@@ -23,12 +23,14 @@ from monolith.cluster.discovery import ServiceDiscovery, TfConfigServiceDiscover
 from monolith.cluster.local.supervisor import FAILED, FIGURES, REFUSED
 from monolith.core import silence
 from monolith.graph import quiet
+from monolith.training.config.cluster import MemberSettings
 from monolith.training.distributed import plan
 from monolith.training.distributed.recovery import JobFailedError
 from monolith.training.estimator import Estimator
 from monolith.training.hooks.watch import Figures, Reporter, WatchHook
 from monolith.training.launch import targets, work
 from monolith.training.launch.work import Work
+from monolith.training.runner import RunnerConfig
 from monolith.training.tables.members import NodeAliveCheckerError
 
 # How many servers are started beyond those of `num_ps`.
@@ -51,7 +53,8 @@ class Part:
         model_dir: The directory that all share.
         run: Another one for each run of the job; may be empty.
         max_retries: How often a worker goes on after the members have changed.
-        num_threads: How many threads an op may use; None leaves that to the settings.
+        num_threads: How many threads an op may use, unless the settings say so; None leaves that
+            to them.
     """
 
     role: str
@@ -78,21 +81,9 @@ def take_part(
         discovery: Where its members meet.
         report: Gets the figures of a worker, now and then.
     """
-    conf = what.make_config()
-    conf.is_local = False
-    conf.server_type, conf.index = part.role, part.index
-    conf.num_ps, conf.num_workers = part.num_ps, part.num_workers
-    conf.model_dir, conf.uuid = part.model_dir, part.run
+    conf = make_config(what, part)
     if isinstance(discovery, TfConfigServiceDiscovery):
         conf.server_type, conf.index = discovery.server_type, discovery.index
-    if conf.partial_recovery is None:
-        conf.partial_recovery = True
-    if part.max_retries is not None:
-        # The launcher counts, and it is here in a moment.
-        conf.max_retry_times, conf.retry_wait_in_secs = max(part.max_retries, 1), 0
-    if part.num_threads is not None:
-        conf.intra_op_parallelism_threads = min(part.num_threads, _MOST_THREADS)
-        conf.inter_op_parallelism_threads = 2 * conf.intra_op_parallelism_threads
     is_chief = (conf.server_type, conf.index) == ("worker", 0)
     reporters = what.make_reporters(part.model_dir) if is_chief else []
     if report is not None:
@@ -101,6 +92,33 @@ def take_part(
         estimator = Estimator(what.make_model(conf.server_type), conf)
         hooks = [*([WatchHook(reporters)] if reporters else []), *what.hooks]
         estimator.take_part(discovery, what.steps, what.max_steps, hooks)
+
+
+def make_config(what: Work, part: Part) -> RunnerConfig:
+    """Returns the settings of a member; what the work leaves open is chosen for it.
+
+    Args:
+        what: What the job trains.
+        part: What this process is in it.
+    """
+    conf = what.make_config()
+    conf.is_local = False
+    conf.server_type, conf.index = part.role, part.index
+    conf.num_ps, conf.num_workers = part.num_ps, part.num_workers
+    conf.model_dir, conf.uuid = part.model_dir, part.run
+    # Workers that do every step together go back together.
+    if conf.partial_recovery is None and not conf.enable_partial_sync_training:
+        conf.partial_recovery = True
+    if part.max_retries is not None:
+        # The launcher counts, and it is here in a moment.
+        conf.max_retry_times, conf.retry_wait_in_secs = max(part.max_retries, 1), 0
+    if part.num_threads is not None:
+        num_threads = min(part.num_threads, _MOST_THREADS)
+        if conf.intra_op_parallelism_threads == MemberSettings.intra_op_parallelism_threads:
+            conf.intra_op_parallelism_threads = num_threads
+        if conf.inter_op_parallelism_threads == MemberSettings.inter_op_parallelism_threads:
+            conf.inter_op_parallelism_threads = 2 * num_threads
+    return conf
 
 
 def count_servers(what: Work, *names: str) -> int:
