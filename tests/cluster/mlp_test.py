@@ -1,5 +1,6 @@
 """The MLP platform: its environment, its discovery, and the data service that it starts."""
 
+import contextlib
 import os
 import pathlib
 import socket
@@ -557,6 +558,13 @@ class TestDiscovery:
                 call("ps", 1, "localhost:2002")
 
 
+def accept(listener):
+    """Takes connections until the socket is shut down: a queue of them is full one day."""
+    with contextlib.suppress(OSError):
+        while True:
+            listener.accept()[0].close()
+
+
 @pytest.mark.distributed
 @pytest.mark.slow
 def test_data_service_for_real(listener):
@@ -564,6 +572,7 @@ def test_data_service_for_real(listener):
 
     The machine of the worker counts as alive while its ssh port, our listener, accepts.
     """
+    threading.Thread(target=accept, args=[listener], daemon=True).start()
     with socket.socket() as first, socket.socket() as second, socket.socket() as third:
         ports = []
         for skt in (first, second, third):
@@ -609,7 +618,7 @@ def test_data_service_for_real(listener):
         out, err = processes[2].communicate(timeout=120)
         assert out == f"grpc://127.0.0.1:{dispatcher_port} 45 1\n", err  # 0 + 1 + ... + 9
         assert [p.poll() for p in processes[:2]] == [None, None]
-        listener.close()
+        listener.shutdown(socket.SHUT_RDWR)  # Ends the thread, too.
         for process in processes[:2]:
             _, err = process.communicate(timeout=60)
             assert process.returncode == 0, err

@@ -1,7 +1,4 @@
-"""Gradients travel in buckets, the last ones while the first are still computed.
-
-Covers monolith/graph/rank_library.py.
-"""
+"""Gradients travel in buckets, the last ones while the first are still computed."""
 
 import numpy as np
 import pytest
