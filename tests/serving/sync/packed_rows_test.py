@@ -93,6 +93,21 @@ def test_a_changed_row_costs_what_it_takes_to_serve_it(kind):
         assert inputs["flat_value"].dtype == np.float32
 
 
+@pytest.mark.parametrize(
+    ("kind", "fewest"), [("fp32", 7), ("fp16", 15), ("fixed_r8", 24), ("one_bit", 24)]
+)
+def test_a_message_keeps_the_bar_from_so_many_rows_on(kind, fewest):
+    compressor, _, value_bytes, _ = KINDS[kind]
+    client = client_ops.parameter_sync_client_from_config(name_suffix=f"{kind}_few")
+    table = make_set(f"{kind}_few", {"t": make_config((DIM, compressor))}, client)
+    with tf.compat.v1.Session() as session:
+        session.run(table.initializer)
+        session.run(table.assign({"t": (np.arange(fewest) << 40, np.ones([fewest, DIM]))}).as_op())
+        _, _, num_bytes = take(session, client, packed=True)
+    row_bytes = fewest * (8 + DIM * value_bytes)
+    assert row_bytes + 84 <= num_bytes <= min(row_bytes + 116, 1.2 * row_bytes)
+
+
 def test_rows_of_several_tables_and_segments():
     parts = [(1, entry.Fp32Compressor()), (3, entry.Fp16Compressor())]
     client = client_ops.parameter_sync_client_from_config(name_suffix="mixed")
