@@ -162,7 +162,7 @@ bench-calls: setup
 
 # What rows in fewer bits cost: AUC and bytes.
 bench-rows: setup
-	$(BIN)/python -m benchmarks.compact_rows
+	$(BIN)/python -m benchmarks.compact_rows --write
 
 # What it costs when ids share rows; writes a plot to build/bench/collision.png.
 bench-collision: setup

@@ -157,6 +157,14 @@ def test_make_targets_that_pages_name_exist():
         assert set(named) <= targets, f"{path} names make targets that do not exist."
 
 
+def test_benchmarks_that_write_results_are_those_that_say_so():
+    makefile, page = (ROOT / "Makefile").read_text(), (ROOT / "benchmarks/README.md").read_text()
+    writing = re.findall(r"^(bench-\w+):.*\n\t.* --write$", makefile, re.MULTILINE)
+    saying = re.findall(r"^\| `make (bench-\w+)` .*\(RESULTS\.md\)", page, re.MULTILINE)
+    assert sorted(writing) == sorted(saying)
+    assert "bench-rows" in writing
+
+
 def list_commands(page: str) -> list[str]:
     """Returns the lines of shell on a page: in blocks, and between backticks."""
     blocks = [b for b in find_blocks(page) if b.language in ("bash", "sh", "console")]
