@@ -111,15 +111,15 @@ def train(
         ),
     ] = None,
     max_restarts: Annotated[
-        int,
-        typer.Option(min=0, help="How often members that die are started again, in sum."),
-    ] = 10,
+        int | None,
+        typer.Option(min=0, help="How often members that die are started again, in sum: 10."),
+    ] = None,
     grace: Annotated[
-        float,
+        float | None,
         typer.Option(
-            min=0, metavar="SECONDS", help="How long members may save after Ctrl-C or SIGTERM."
+            min=0, metavar="SECONDS", help="How long members may save after Ctrl-C or SIGTERM: 300."
         ),
-    ] = 300.0,
+    ] = None,
     role: Annotated[
         str | None,
         typer.Option(
@@ -174,13 +174,15 @@ def train(
     try:
         _check(target, steps, max_steps)
         if role is None and discovery is None and index is None and address is None:
-            _end(_train_here(wanted, ps, workers, max_restarts, grace))
+            given = _list_given(max_restarts=max_restarts, grace_sec=grace)
+            _end(_train_here(wanted, ps, workers, **given))
             return
         if role is None and discovery != "tf_config":
             raise errors.ConfigError(
                 "--index, --discovery and --address are for one member of a job; name its --role, "
                 "too: ps, worker or chief."
             )
+        _refuse_for_member(**{"--max-restarts": max_restarts, "--grace": grace})
         _take_part(wanted, role, index, ps, workers, discovery or "file", address)
     except errors.MonolithError as error:
         _fail(str(error))
@@ -198,6 +200,16 @@ def _check(target: str, steps: int | None, max_steps: int | None) -> None:
         raise errors.ConfigError("Give --steps or --max-steps, not both.")
 
 
+def _refuse_for_member(**options: float | None) -> None:
+    """Refuses options of a launcher, which one member of a job does not have."""
+    for name, value in options.items():
+        if value is not None:
+            raise errors.ConfigError(
+                f"{name} is for a job that is on this machine as a whole; leave it out for one "
+                "member, which its scheduler ends and starts again."
+            )
+
+
 def _list_given(**settings: Any) -> dict[str, Any]:
     """Returns the settings that the command line has given."""
     return {name: value for name, value in settings.items() if value is not None}
@@ -208,7 +220,11 @@ def _to_absolute(path: str) -> str:
 
 
 def _train_here(
-    wanted: dict[str, Any], ps: int | None, workers: int | None, max_restarts: int, grace: float
+    wanted: dict[str, Any],
+    ps: int | None,
+    workers: int | None,
+    max_restarts: int = 10,
+    grace_sec: float = 300.0,
 ) -> "Outcome":
     """Runs a whole job on this machine."""
     from monolith.cluster.local import start, supervisor
@@ -245,7 +261,7 @@ def _train_here(
             process=process,
             target=wanted,
             max_restarts=max_restarts,
-            grace_sec=grace,
+            grace_sec=grace_sec,
             display=JobDisplay(sys.stderr, total_steps=wanted["max_steps"], line=line),
             nursery=nursery,
         )

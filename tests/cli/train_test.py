@@ -46,6 +46,18 @@ def test_help_names_the_roles_and_where_members_meet():
             [JOB, "--model-dir", "m", "--ps", 1, "--workers", 2, "--metrics-port", 9100],
             "--metrics-port 9100 is one port, and the job has 3 members on this machine; give 0",
         ),
+        (
+            [JOB, "--role", "ps", "--index", 0, "--max-restarts", 3],
+            "--max-restarts is for a job that is on this machine as a whole; leave it out for one",
+        ),
+        (
+            [JOB, "--discovery", "tf_config", "--grace", 0],
+            "--grace is for a job that is on this machine as a whole; leave it out for one member",
+        ),
+        (
+            [JOB, "--model-dir", "m", "--metrics-host", "0.0.0.0"],
+            "--metrics-host is '0.0.0.0', but nothing says on which port members tell their",
+        ),
         ([JOB, "--discovery", "tf_config"], "--discovery tf_config reads the variable TF_CONFIG"),
     ],
 )

@@ -75,6 +75,11 @@ def find_work(
     work.steps, work.max_steps = steps, max_steps
     if settings:
         work = dataclasses.replace(work, config=dataclasses.replace(work.config, **settings))
+        if "metrics_host" in settings and work.config.metrics_port is None:
+            raise errors.ConfigError(
+                f"--metrics-host is {settings['metrics_host']!r}, but nothing says on which port "
+                "members tell their metrics; give --metrics-port, too, 0 for free ones."
+            )
     return _set_model_dir(target, work, model_dir)
 
 

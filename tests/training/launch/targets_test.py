@@ -80,6 +80,20 @@ class TestEstimators:
         assert (conf.metrics_port, conf.metrics_host) == (0, "0.0.0.0")
         assert conf.transfer_float16
 
+    @pytest.mark.parametrize("port", [None, 9100])
+    def test_a_host_of_metrics_needs_a_port(self, monkeypatch, tmp_path, port):
+        config = ml.RunConfig(num_workers=2, num_ps=1, metrics_port=port)
+        made = ml.Estimator(launch_jobs.Clicks(), str(tmp_path), config=config)
+        arguments = {"model_dir": None, "settings": {"metrics_host": "0.0.0.0"}}
+        if port is None:
+            with pytest.raises(
+                errors.ConfigError, match=r"^--metrics-host is '0.0.0.0', but nothing"
+            ):
+                self.find(monkeypatch, made, "read", **arguments)
+        else:
+            found = self.find(monkeypatch, made, "read", **arguments)
+            assert (found.config.metrics_port, found.config.metrics_host) == (9100, "0.0.0.0")
+
     def test_of_a_model_that_names_no_directory(self, monkeypatch):
         made = ml.Estimator(launch_jobs.Clicks())
         assert self.find(monkeypatch, made, "read").config.model_dir == "/models/a"
