@@ -126,7 +126,12 @@ def describe_code() -> dict[str, str]:
 def describe_settings(config: CpuTrainingConfig) -> dict[str, Any]:
     """Returns the settings that all workers must share."""
     settings = {name: getattr(config, name) for name in _SETTINGS}
-    return {**settings, "enable_dynamic_sharding": input_splits.uses_splits(config)}
+    return {
+        **settings,
+        # Nothing said and no are the same.
+        "partial_recovery": bool(config.partial_recovery),
+        "enable_dynamic_sharding": input_splits.uses_splits(config),
+    }
 
 
 def describe_tables(training: CpuTraining) -> dict[str, str]:

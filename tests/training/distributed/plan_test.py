@@ -111,6 +111,9 @@ class TestDescriptions:
         settings = plan.describe_settings(config)
         assert settings["num_ps"] == 2
         assert settings["num_workers"] == 3
+        assert settings["partial_recovery"] is False
+        recovering = dataclasses.replace(config, partial_recovery=True)
+        assert plan.describe_settings(recovering) == {**settings, "partial_recovery": True}
 
 
 class TestFile:
