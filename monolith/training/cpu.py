@@ -301,7 +301,16 @@ def _do_worker_train(
     member: Membership | None = None,
 ) -> GraphEstimator:
     """One attempt to train, see `monolith.training.distributed.worker.train`."""
-    return worker.train(config, params, cluster, task, user_hooks, member)
+    return worker.train(
+        config,
+        params,
+        cluster,
+        task,
+        user_hooks,
+        member,
+        save_info=_save_debugging_info,
+        place=_get_replica_device_setter,
+    )
 
 
 def _do_worker_feature_engineering(

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import tensorflow as tf
@@ -25,7 +25,7 @@ from monolith.cluster.members import MemberRecord, Membership, MemberState
 from monolith.cluster.progress import WaitProgress
 from monolith.graph import collectives, devices
 from monolith.graph.rank_place import Place
-from monolith.graph.run_config import GraphRunConfig
+from monolith.graph.run_config import GraphRunConfig, make_device_fn
 from monolith.model.task import NativeTask
 from monolith.training import local
 from monolith.training.config.job import DistributedCpuTrainingConfig
@@ -68,6 +68,9 @@ def train(
     task: manager.Task,
     user_hooks: Sequence[tf.compat.v1.train.SessionRunHook] | None = None,
     member: Membership | None = None,
+    *,
+    save_info: Callable[..., None] = debugging.save_debugging_info,
+    place: Callable[[GraphRunConfig], devices.DeviceFunction | None] = make_device_fn,
 ) -> GraphEstimator:
     """Trains as chief or worker, until the input ends, a hook stops it, or a member is gone.
 
@@ -79,6 +82,8 @@ def train(
         user_hooks: Hooks of the caller.
         member: This process among the members, whose records it then compares and watches. None
             for a part of a job that needs none of that.
+        save_info: Writes how the job can be looked at; the chief calls it.
+        place: Returns the device function of the graph, if the job has none of its own.
 
     Raises:
         ValueError: It is no task, or asks for what excludes each other.
@@ -118,8 +123,10 @@ def train(
                     )
                 )
         if is_chief(config) and member is not None:
-            debugging.save_debugging_info(config, cluster, training)
+            save_info(config, cluster, training)
         run_config = make_run_config(config, native_task, cluster, task)
+        if run_config.device_fn is None:
+            run_config = run_config.replace(device_fn=place(run_config))
         trained: Any = training
         if config.enable_partial_sync_training:
             trained = EofAwareTask(cast(NativeTask, training))

@@ -1,18 +1,21 @@
 """One attempt to train, on servers in this process: what crosses between a worker and a server."""
 
 import collections
+import contextlib
 import itertools
 import os
 
 import pytest
 import tensorflow as tf
 
+from monolith.cluster import members
 from monolith.embedding import entry
 from monolith.embedding.features.slots import FeatureColumnV1, FeatureSlotConfig
 from monolith.graph.spec import GraphSpec
 from monolith.model.task import NativeTask
+from monolith.training import cpu
 from monolith.training.config.job import DistributedCpuTrainingConfig
-from monolith.training.distributed import worker
+from monolith.training.distributed import plan, start, worker
 from monolith.training.tables.members import NodeAliveCheckerError
 
 pytestmark = pytest.mark.usefixtures("graph_mode")
@@ -116,11 +119,15 @@ def tf_servers():
     return [tf.distribute.Server({"local": ["127.0.0.1:0"]}) for _ in range(1 + NUM_SERVERS)]
 
 
-def train(tf_servers, model_dir, num_features=2, transfer_float16=False, **settings):
+def make_cluster(tf_servers):
     for server in tf_servers:
         tf.compat.v1.Session.reset(server.target)  # Forgets the tables of another test.
     addrs = [server.target.removeprefix("grpc://") for server in tf_servers]
-    cluster = {"chief": addrs[:1], "worker": [], "ps": addrs[1:]}
+    return {"chief": addrs[:1], "worker": [], "ps": addrs[1:]}
+
+
+def train(tf_servers, model_dir, num_features=2, transfer_float16=False, **settings):
+    cluster = make_cluster(tf_servers)
     config = DistributedCpuTrainingConfig(
         num_ps=NUM_SERVERS, model_dir=str(model_dir), session_creation_timeout_secs=60, **settings
     )
@@ -174,6 +181,35 @@ def test_float16_on_the_wire(tf_servers, tmp_path, native):
     hook = train(tf_servers, tmp_path / "16", transfer_float16=True, **settings)
     # Rows and gradients, to and from each server.
     assert hook.types[float16] == 2 * NUM_SERVERS
+
+
+def test_names_of_cpu_training_are_looked_up_there(tf_servers, tmp_path, monkeypatch):
+    calls = []
+
+    def record(name):
+        replaced = getattr(cpu, name)
+
+        def call(*args):
+            calls.append(name)
+            return replaced(*args)
+
+        monkeypatch.setattr(cpu, name, call)
+
+    cluster = make_cluster(tf_servers)
+    config = DistributedCpuTrainingConfig(num_ps=NUM_SERVERS, model_dir=str(tmp_path))
+    with contextlib.ExitStack() as stack:
+        for index, addr in enumerate(cluster["ps"]):
+            details = {"code": plan.describe_code()}
+            server = members.Membership(str(tmp_path), "ps", index, addr, details=details)
+            server.join()
+            stack.callback(server.leave, members.MemberState.FINISHED)
+        chief = stack.enter_context(start.joined(config, cluster["chief"][0]))
+        for name in ("_save_debugging_info", "_get_replica_device_setter"):
+            record(name)
+        task = {"type": "chief", "index": 0}
+        cpu._do_worker_train(config, WideTask.params(), cluster, task, member=chief)
+    assert calls == ["_save_debugging_info", "_get_replica_device_setter"]
+    assert (tmp_path / "debugging_info.pb").exists()
 
 
 def test_member_that_does_not_answer(tf_servers, tmp_path):
