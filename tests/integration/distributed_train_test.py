@@ -3,6 +3,7 @@
 Covers monolith/cli/row.py.
 """
 
+import dataclasses
 import os
 import pathlib
 import re
@@ -12,7 +13,7 @@ import sys
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
-from support import counting, jobs
+from support import counting, jobs, shared_slots
 from typer import testing
 
 from monolith import errors
@@ -142,11 +143,42 @@ class TestDistributedTrain:
         assert rows.keys() == {"feature"}
         assert rows["feature"].keys() == {"0", "1"}
         for number, text in rows["feature"].items():
-            entry = text_format.Parse(text, embedding_hash_table_pb2.EntryDump())
+            entry = read_entry(text)
             assert len(entry.num) == 5
             assert entry.id == int(number)
         with pytest.raises(errors.ConfigError, match=r"servers of the job in .* are gone"):
             debugging_server.DebuggingWorker(model_dir)
+
+    def test_rows_of_features_that_share_a_slot(self, tmp_path, native):
+        settings = counting.Settings(
+            model_dir=str(tmp_path / "model"), num_ps=2, num_workers=1, native=native
+        )
+        with jobs.Job(tmp_path / "logs") as job:
+            for role, index in (("ps", 0), ("ps", 1), ("worker", 0)):
+                member = dataclasses.replace(settings, role=role, index=index)
+                started = job.start(f"{role}-{index}", "support.shared_slots", "run_member", member)
+            started.wait_for_log("trained")
+            ids = sorted({i for counts in shared_slots.COUNTS.values() for i in counts})
+            asked = [(name, i) for name in shared_slots.COUNTS for i in ids]
+            with debugging_server.DebuggingWorker(settings.model_dir) as worker:
+                assert worker.features == shared_slots.COUNTS.keys()
+                rows = worker.fetch_features(*zip(*asked, strict=True))
+            found = run_row(settings.model_dir, "shown", "2")
+            assert (found.exit_code, found.output) == (0, rows["shown"]["2"])
+            info = tmp_path / "model" / "debugging_info.pb"
+            info.write_bytes(info.read_bytes()[:-3])
+            damaged = run_row(settings.model_dir, "shown", "2")
+            assert (damaged.exit_code, len(damaged.output.splitlines())) == (1, 1)
+            assert damaged.output.startswith(f"error: '{info}' is damaged; the chief")
+        counts = {
+            name: {i: -read_entry(text).num[0] for i, text in found.items()}
+            for name, found in rows.items()
+        }
+        expected = dict(shared_slots.COUNTS)
+        if not native:
+            # Their tables are made of the same, and are one.
+            expected["user"] = expected["page"] = {**expected["user"], **expected["page"]}
+        assert counts == expected
 
     def test_temporary_error(self, tmp_path, native):
         with jobs.Job(tmp_path / "logs") as job:
@@ -188,6 +220,10 @@ def test_features_alone_are_written_by_all_workers(tmp_path):
     }
     assert written == {"worker-0": 20, "worker-1": 20}
     assert tf.train.latest_checkpoint(settings.model_dir) is None
+
+
+def read_entry(text):
+    return text_format.Parse(text, embedding_hash_table_pb2.EntryDump())
 
 
 def run_row(*arguments):

@@ -13,11 +13,12 @@ only reads, opens no port, and does not disturb the training.
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 from google.protobuf import text_format
+from google.protobuf.message import DecodeError, Message
 from tensorflow.core.framework import variable_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.python.lib.io import file_io
@@ -40,6 +41,8 @@ INFO_FILE_NAME = "debugging_info.pb"
 _SERVERS = f"/job:{devices.PS_JOB_NAME}"
 _TIMEOUT_IN_MS = 30_000
 _INT64_RANGE = 1 << 64
+
+_M = TypeVar("_M", bound=Message)
 
 
 def save_debugging_info(
@@ -81,13 +84,14 @@ class DebuggingWorker:
         model_dir: Directory of the job.
 
     Raises:
-        errors.ConfigError: No job of several processes has run there, or its servers are gone.
+        errors.ConfigError: No job of several processes has run there, one of the files that it has
+            left is damaged, or its servers are gone.
     """
 
     def __init__(self, model_dir: str) -> None:
         self._model_dir = model_dir
-        info = debugging_info_pb2.DebuggingInfo.FromString(self._read(INFO_FILE_NAME))
-        meta_graph = meta_graph_pb2.MetaGraphDef.FromString(self._read(META_GRAPH_FILE_NAME))
+        info = self._read(INFO_FILE_NAME, debugging_info_pb2.DebuggingInfo)
+        meta_graph = self._read(META_GRAPH_FILE_NAME, meta_graph_pb2.MetaGraphDef)
         self._features = {config.feature_name for config in info.feature_name_configs}
         found = plan.read_plan(model_dir)
         self._table_names = {} if found is None else found.table_names
@@ -175,7 +179,7 @@ class DebuggingWorker:
     def __exit__(self, *unused: object) -> None:
         self.close()
 
-    def _read(self, name: str) -> bytes:
+    def _read(self, name: str, kind: type[_M]) -> _M:
         path = os.path.join(self._model_dir, name)
         try:
             content = file_io.read_file_to_string(path, binary_mode=True)
@@ -184,7 +188,12 @@ class DebuggingWorker:
                 f"There is no {path!r}, so no job of several processes has run in that model "
                 "directory, or it is still starting."
             ) from error
-        return bytes(content)
+        try:
+            return kind.FromString(content)
+        except DecodeError as error:
+            raise errors.ConfigError(
+                f"{path!r} is damaged; the chief of the job writes it anew when it starts again."
+            ) from error
 
     def _connect(self) -> tf.compat.v1.Session:
         config = manager.generate_session_config()

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from monolith import errors
+from monolith.checkpoint.saver_hook import META_GRAPH_FILE_NAME
+from monolith.proto import debugging_info_pb2
 from monolith.training.distributed import debugging
 
 
@@ -15,6 +18,16 @@ def test_variables_of_other_members_are_left_out():
         meta_graph = tf.compat.v1.train.export_meta_graph()
     # A session of the servers has no chief, where the value of the other one is.
     assert list(debugging._list_variables(meta_graph)) == ["kept"]
+
+
+@pytest.mark.parametrize("name", [debugging.INFO_FILE_NAME, META_GRAPH_FILE_NAME])
+def test_a_damaged_file_is_named(tmp_path, name):
+    info = debugging_info_pb2.DebuggingInfo(num_workers=1)
+    (tmp_path / debugging.INFO_FILE_NAME).write_bytes(info.SerializeToString())
+    (tmp_path / META_GRAPH_FILE_NAME).touch()
+    (tmp_path / name).write_bytes(b"\xff damaged")
+    with pytest.raises(errors.ConfigError, match=rf"^'{tmp_path}/{name}' is damaged; the chief of"):
+        debugging.DebuggingWorker(str(tmp_path))
 
 
 @pytest.mark.parametrize("axis", [0, 1])
