@@ -74,9 +74,10 @@ class BinaryHead(Head):
         loss_weight: What the loss of the head is multiplied by, beside other heads.
 
     Raises:
-        ConfigError: A setting is out of its range.
+        ConfigError: A setting is out of its range, or the logits are more than one number for each
+            example.
         DataError: The labels are strings.
-        ValueError: Logits, labels or weights are not one number for each example.
+        ValueError: Labels or weights are not one number for each example.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class BinaryHead(Head):
         sample_rate: Any = None,
         loss_weight: float = 1.0,
     ) -> None:
-        logits = losses.flatten(name, "logits", logits, None)
+        logits = _flatten_prediction(name, "logits", logits)
         checked = None
         if labels is not None:
             checked = _check_binary(name, _flatten_labels(name, labels, logits))
@@ -117,9 +118,10 @@ class RegressionHead(Head):
         loss_weight: What the loss of the head is multiplied by, beside other heads.
 
     Raises:
-        ConfigError: A setting is out of its range.
+        ConfigError: A setting is out of its range, or the prediction is more than one number for
+            each example.
         DataError: The labels are strings.
-        ValueError: Prediction, labels or weights are not one number for each example.
+        ValueError: Labels or weights are not one number for each example.
     """
 
     def __init__(
@@ -131,7 +133,7 @@ class RegressionHead(Head):
         weights: Any = None,
         loss_weight: float = 1.0,
     ) -> None:
-        flat = losses.flatten(name, "prediction", prediction, None)
+        flat = _flatten_prediction(name, "prediction", prediction)
         loss = None
         if labels is not None:
             size = flat.shape[0]
@@ -188,7 +190,7 @@ def as_spec(result: Any, model_name: str, optimizer: Any) -> EstimatorSpec:
         optimizer: That of the dense variables.
 
     Raises:
-        ConfigError: It gave something else.
+        ConfigError: It gave something else, or two heads of one name.
     """
     heads = [result] if isinstance(result, Head) else result
     if not isinstance(heads, Sequence) or not heads or not _all_heads(heads):
@@ -196,11 +198,18 @@ def as_spec(result: Any, model_name: str, optimizer: Any) -> EstimatorSpec:
             f"`call` of {model_name} must return a head, such as ml.BinaryHead('click', logits, "
             f"batch.get('click')), or a list of heads; got {result!r}."
         )
+    names = [head.name for head in heads]
+    for name in names:
+        if names.count(name) > 1:
+            raise errors.ConfigError(
+                f"`call` of {model_name} returns two heads that are named {name!r}; give each its "
+                "own name."
+            )
     known = [head.loss for head in heads if head.loss is not None]
     return EstimatorSpec(
         label={head.name: head.labels for head in heads},
         pred={head.name: head.prediction for head in heads},
-        head_name=[head.name for head in heads],
+        head_name=names,
         loss=tf.add_n(known) if known else None,
         optimizer=optimizer,
         classification={head.name: head.classification for head in heads},
@@ -209,6 +218,19 @@ def as_spec(result: Any, model_name: str, optimizer: Any) -> EstimatorSpec:
 
 def _all_heads(heads: Sequence[Any]) -> bool:
     return all(isinstance(head, Head) for head in heads)
+
+
+def _flatten_prediction(name: str, what: str, value: Any) -> tf.Tensor:
+    """Returns what a network gives as a vector; other shapes would look like a fault of labels."""
+    flat = losses.flatten(name, what, value, None)
+    shape = tf.convert_to_tensor(value).shape
+    if not shape.is_compatible_with([None]) and not shape.is_compatible_with([None, 1]):
+        raise errors.ConfigError(
+            f"The {what} of head {name!r} must be one number for each example, [batch] or "
+            f"[batch, 1], got the shape {shape}; end the network with one unit, as ml.MLP([64, 1]) "
+            "does, and before it flatten what has several vectors for each example."
+        )
+    return flat
 
 
 def _flatten_labels(name: str, labels: Any, like: tf.Tensor) -> tf.Tensor:

@@ -84,6 +84,22 @@ class TestBinaryHead:
         ):
             run(head.loss)
 
+    @pytest.mark.parametrize(
+        ("kind", "what"), [(BinaryHead, "logits"), (RegressionHead, "prediction")]
+    )
+    @pytest.mark.parametrize("shape", [(None, 2), (4, 2), (None, 3, 1), (4, 1, 1), ()])
+    def test_several_numbers_for_an_example_are_refused(self, kind, what, shape):
+        given = tf.compat.v1.placeholder(tf.float32, shape)
+        for labels in (LABELS, None):
+            with pytest.raises(errors.ConfigError, match=rf"The {what} of head 'click' must") as e:
+                kind("click", given, labels)
+            assert str(given.shape) in str(e.value)
+
+    @pytest.mark.parametrize("kind", [BinaryHead, RegressionHead])
+    @pytest.mark.parametrize("shape", [None, (None,), (None, None), (None, 1)])
+    def test_shapes_that_are_not_known_are_taken(self, kind, shape):
+        assert kind("click", tf.compat.v1.placeholder(tf.float32, shape), LABELS).loss is not None
+
     def test_an_empty_batch_has_loss_zero(self):
         head = BinaryHead("click", tf.zeros([0]), tf.zeros([0]))
         assert run(head.loss) == 0
@@ -138,6 +154,11 @@ class TestAsSpec:
 
     def test_heads_without_labels_have_no_loss(self):
         assert objectives.as_spec(BinaryHead("click", LOGITS), "Ranking", None).loss is None
+
+    def test_two_heads_of_one_name_are_refused(self):
+        heads = [BinaryHead("click", LOGITS), RegressionHead("click", LOGITS)]
+        with pytest.raises(errors.ConfigError, match="two heads that are named 'click'; give each"):
+            objectives.as_spec(heads, "Ranking", None)
 
     @pytest.mark.parametrize("result", [None, [], LOGITS, {"click": 1}, ["click"]])
     def test_anything_else_is_refused(self, result):
