@@ -34,6 +34,14 @@ from monolith.keras.rows import Rows
 
 __all__ = ["Embedding", "np", "optimizers"]
 
+# Settings of keras.layers.Embedding, which those who come from there will write.
+_OF_KERAS = (
+    "input_dim",
+    "output_dim",
+    "embeddings_initializer",
+    "embeddings_regularizer",
+    "embeddings_constraint",
+)
 _WHOLE_FLOATS = {tf.float16: 2**11, tf.bfloat16: 2**8, tf.float32: 2**24, tf.float64: 2**53}
 
 
@@ -87,6 +95,7 @@ class Embedding(keras.layers.Layer):
         table: "Table | Embedding | Rows | None" = None,
         **kwargs: Any,
     ) -> None:
+        _refuse_settings_of_keras(kwargs)
         # Ids are not cast to the type that the layer computes in.
         super().__init__(autocast=False, **kwargs)
         if combiner is not None and combiner not in COMBINERS:
@@ -326,6 +335,17 @@ class Embedding(keras.layers.Layer):
                 f"Embedding '{self.name}' cannot be used by several replicas of a tf.distribute "
                 "strategy; ml.Estimator trains on several machines."
             )
+
+
+def _refuse_settings_of_keras(settings: Mapping[str, Any]) -> None:
+    given = next((name for name in _OF_KERAS if name in settings), None)
+    if given is not None:
+        raise errors.ConfigError(
+            f"ml.keras.Embedding has no `{given}`, as keras.layers.Embedding has: it needs no "
+            "vocabulary; `dim` is the width of its rows, `initializer` what a new one starts with, "
+            "and `weight_decay` of its optimizer keeps them small, as in "
+            "Embedding(dim=8, optimizer=ml.Adagrad(0.1, weight_decay=1e-4))."
+        )
 
 
 def _to_whole(given: Any) -> Any:

@@ -113,6 +113,16 @@ class TestShapes:
         layer.table.assign(["a"], [[1.0]])
         assert layer(tf.constant([["a", "b"]])).numpy().tolist() == [[[1.0], [0.0]]]
 
+    @pytest.mark.parametrize(
+        "ids", [tf.constant(["a", "b"]), np.array(["a", "b"], object)], ids=["tensor", "object"]
+    )
+    def test_fit_takes_strings(self, ids):
+        layer = make_layer()
+        model = keras.Sequential([keras.Input((), dtype="string"), layer, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(ids, np.array([0.0, 1.0]), verbose=0)
+        assert len(layer.table) == 2
+
     def test_padding(self):
         layer = make_layer(1, combiner="mean", mask_zero=True)
         layer.table.assign([1, 2], [[1.0], [3.0]])
@@ -471,6 +481,16 @@ class TestRefusals:
             (lambda: Embedding(), "needs `dim`"),
             (lambda: Embedding(0), "`dim` of table"),
             (lambda: Embedding(1000, 8), r"Embedding\(8\) in place of Embedding\(1000, 8\)"),
+            (lambda: Embedding(input_dim=10, output_dim=4), "no `input_dim`.* `dim` is the width"),
+            (lambda: Embedding(output_dim=4), "no `output_dim`"),
+            (
+                lambda: Embedding(4, embeddings_initializer="zeros"),
+                "no `embeddings_initializer`.* `initializer` what a new one starts with",
+            ),
+            (
+                lambda: Embedding(4, embeddings_regularizer="l2"),
+                "no `embeddings_regularizer`.* `weight_decay` of its optimizer",
+            ),
             (lambda: Embedding(4, combiner="max"), "`combiner` of Embedding must be None or one"),
             (lambda: Embedding(4, keras.optimizers.Adam()), r"use ml.Adam\(0.001\) instead"),
             (lambda: Embedding(4, dtype="float16"), "cannot compute in float16"),
