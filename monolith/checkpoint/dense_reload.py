@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from monolith import errors
-from monolith.checkpoint import changed_model
+from monolith.checkpoint import changed_model, manifest
 from monolith.checkpoint.alias_names import (
     add_mapping_rules,
     get_guess_name,
@@ -131,7 +131,7 @@ class CustomRestoreListener(CheckpointRestorerListener):
         tf.compat.v1.add_to_collection(CUSTOM_RESTORE_OP, (ops, placeholders, None))
 
     def _add_aliases(self, checkpoint: str) -> None:
-        saved = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+        saved = manifest.open_variables(checkpoint).get_variable_to_shape_map()
         variables = {node_name(v.name): v for v in tf.compat.v1.global_variables()}
         unknown = sorted(infer_variable_name(variables) - saved.keys())
         if not unknown:

@@ -172,6 +172,43 @@ def verify_variables(prefix: str) -> None:
         _read_variables(saved)
 
 
+def open_variables(prefix: str) -> Any:
+    """Returns a reader of the variables of a checkpoint.
+
+    Args:
+        prefix: What the names of its files begin with.
+
+    Raises:
+        tf.errors.DataLossError: The list of them is missing or damaged; the message names its file.
+    """
+    if not tf.io.gfile.exists(prefix + ".index"):
+        raise _data_loss(f"{prefix}.index is missing. Restore another checkpoint.")
+    try:
+        return py_checkpoint_reader.NewCheckpointReader(prefix)
+    except (tf.errors.OpError, ValueError) as e:
+        message = e.message if isinstance(e, tf.errors.OpError) else e
+        raise _data_loss(
+            f"{prefix}.index cannot be read: {message}. Restore another checkpoint."
+        ) from e
+
+
+def read_variable(prefix: str, reader: Any, name: str) -> Any:
+    """Returns the value of a variable.
+
+    Args:
+        prefix: What the names of the checkpoint's files begin with.
+        reader: What `open_variables` has returned.
+        name: The variable, which the checkpoint has.
+
+    Raises:
+        tf.errors.DataLossError: Its file is missing or damaged; the message names it.
+    """
+    try:
+        return reader.get_tensor(name)
+    except (tf.errors.OpError, IndexError) as e:  # The latter of a file that was cut short.
+        raise _name_damaged_file(prefix, e) from e
+
+
 @contextlib.contextmanager
 def named_damage(prefix: str) -> Iterator[None]:
     """Says which file is damaged, if TensorFlow finds out about one in the block.
@@ -341,29 +378,22 @@ def _open_unbuffered(path: str) -> Any:
 
 
 def _read_variables(prefix: str) -> None:
-    if not tf.io.gfile.exists(prefix + ".index"):
-        raise _data_loss(f"{prefix}.index is missing. Restore another checkpoint.")
-    try:
-        reader = py_checkpoint_reader.NewCheckpointReader(prefix)
-    except (tf.errors.OpError, ValueError) as e:
-        raise _data_loss(f"{prefix}.index cannot be read: {e}.") from e
+    reader = open_variables(prefix)
     for name, dtype in reader.get_variable_to_dtype_map().items():
         if dtype in (tf.variant, tf.resource):
             continue  # The state of an iterator, which Python cannot hold.
-        try:
-            reader.get_tensor(name)
-        except tf.errors.OpError as e:
-            raise _name_damaged_file(prefix, e) from e
+        read_variable(prefix, reader, name)
 
 
-def _name_damaged_file(prefix: str, error: tf.errors.OpError) -> tf.errors.DataLossError:
+def _name_damaged_file(prefix: str, error: Exception) -> tf.errors.DataLossError:
     """Returns an error that says which file TensorFlow found damaged in `error`."""
     files = [prefix + s for s in _find_files(prefix) if s.startswith(".data-")]
     # TensorFlow tells the file for numbers only. A device has one, so in most models it is clear.
-    shard = _NAMED_SHARD.search(error.message)
+    message = error.message if isinstance(error, tf.errors.OpError) else str(error)
+    shard = _NAMED_SHARD.search(message)
     if shard:
         files = [f for f in files if f"{prefix}.data-{int(shard[1]):05d}-of-" in f]
-    lines = error.message.strip().splitlines() or [""]
+    lines = message.strip().splitlines() or [""]
     reason = next((line for line in lines if "hecksum" in line), lines[0])
     return _data_loss(
         f"{' or '.join(files) or prefix} is damaged: {reason}. Restore another checkpoint."

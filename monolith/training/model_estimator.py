@@ -31,6 +31,7 @@ import numpy as np
 import tensorflow as tf
 
 from monolith import errors
+from monolith.checkpoint import manifest
 from monolith.checkpoint.changed_model import OnChange
 from monolith.checkpoint.paths import SaveHelper
 from monolith.embedding import optimizers
@@ -179,6 +180,9 @@ class ModelEstimator:
             SystemExit: SIGTERM has stopped the training, which is saved.
         """
         check_count("epochs", epochs)
+        for name, limit in (("steps", steps), ("max_steps", max_steps)):
+            if limit is not None:
+                check_count(name, limit)
         if steps is not None and max_steps is not None:
             raise errors.ConfigError("Give `steps` or `max_steps`, not both.")
         hooks = check_hooks(hooks)
@@ -369,16 +373,24 @@ class ModelEstimator:
 
     def get_variable_names(self) -> list[str]:
         """Returns the names of all dense variables in the last checkpoint."""
-        return [name for name, _ in tf.train.list_variables(self._find_checkpoint())]
+        reader = manifest.open_variables(self._find_checkpoint())
+        return sorted(reader.get_variable_to_shape_map())
 
     def get_variable_value(self, name: str) -> np.ndarray:
-        """Returns the value of a dense variable in the last checkpoint."""
-        return tf.train.load_variable(self._find_checkpoint(), name)
+        """Returns the value of a dense variable in the last checkpoint.
+
+        Raises:
+            ConfigError: Nothing was trained yet, or the checkpoint has no such variable.
+        """
+        checkpoint = self._find_checkpoint()
+        reader = manifest.open_variables(checkpoint)
+        if not reader.has_tensor(name):
+            raise errors.ConfigError(
+                f"{checkpoint} has no variable {name!r}; get_variable_names() lists those it has."
+            )
+        return manifest.read_variable(checkpoint, reader, name)
 
     def _train_on_cluster(self, made: ModelWork, steps: int | None, max_steps: int | None) -> None:
-        for name, value in (("steps", steps), ("max_steps", max_steps)):
-            if value is not None:
-                check_count(name, value)
         with _graph():
             # Before any process is started: a model that does not fit its data is refused here.
             self._data = made.data
@@ -431,6 +443,9 @@ class ModelEstimator:
                 "An export must know the columns of the data: train, evaluate or predict before, "
                 f"or give {method}(data=...); no batch of it is read."
             )
+        checkpoint = self.latest_checkpoint()
+        if checkpoint is not None:
+            manifest.verify(checkpoint)
         task = self._make_task(self._data)
         task.p.serving.shared_embedding = False
         if directory is not None:

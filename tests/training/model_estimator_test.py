@@ -4,6 +4,7 @@ Covers monolith/training/model_arguments.py.
 """
 
 import os
+import re
 
 import numpy as np
 import pytest
@@ -371,7 +372,10 @@ class TestBadInput:
         with pytest.raises(ml.errors.ConfigError, match=message):
             estimator.train(data)
 
-    @pytest.mark.parametrize("settings", [{"epochs": 0}, {"epochs": 1.5}, {"steps": 0}])
+    @pytest.mark.parametrize(
+        "settings",
+        [{"epochs": 0}, {"epochs": 1.5}, {"steps": 0}, {"steps": 1.5}, {"max_steps": 1.5}],
+    )
     def test_limits(self, estimator, settings):
         with pytest.raises(ml.errors.ConfigError):
             estimator.train(read_clicks, **settings)
@@ -393,6 +397,33 @@ class TestBadInput:
 
         with pytest.raises(ml.errors.DataError, match=r"must be 0 or 1, .*, got [12]"):
             estimator.train(data)
+
+
+class TestCheckpoint:
+    def test_variables(self, estimator):
+        estimator.train(read_clicks)
+        assert estimator.get_variable_names() == ["global_step"]
+        with pytest.raises(ml.errors.ConfigError, match=r"no variable 'nope'; get_variable_names"):
+            estimator.get_variable_value("nope")
+
+    @pytest.mark.parametrize("suffix", ["index", "data-00000-of-00001"])
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda estimator: estimator.train(read_clicks),
+            lambda estimator: estimator.evaluate(read_clicks),
+            lambda estimator: list(estimator.predict(read_clicks)),
+            lambda estimator: estimator.export(),
+            lambda estimator: estimator.get_variable_value("global_step"),
+        ],
+        ids=["train", "evaluate", "predict", "export", "get_variable_value"],
+    )
+    def test_a_file_that_was_cut_short_is_named(self, estimator, use, suffix):
+        estimator.train(read_clicks)
+        path = f"{estimator.latest_checkpoint()}.{suffix}"
+        os.truncate(path, 1)
+        with pytest.raises(tf.errors.DataLossError, match=re.escape(path)):
+            use(estimator)
 
 
 def test_default_directory_is_of_this_user_alone(estimator):
