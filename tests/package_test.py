@@ -6,9 +6,11 @@ than classes: pytest-xdist keeps them in one process, which builds one wheel.
 Covers monolith/version.py.
 """
 
+import ast
 import email.message
 import email.parser
 import fcntl
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -187,6 +189,65 @@ def test_name_and_extras(metadata):
     # Another project's package on the index; a requirement for it would bring that.
     for requirement in metadata.get_all("Requires-Dist"):
         assert not re.match(r"monolith\b(?!-recsys)", requirement)
+
+
+def test_what_is_imported_is_required(wheel, metadata):
+    """The environment below would not tell: it takes what it needs from that of the tests."""
+    required = list_required(metadata)
+    providers = importlib.metadata.packages_distributions()
+    found = {}
+    for name, text in read_modules(wheel).items():
+        for module in list_imports(ast.parse(text).body):
+            found.setdefault(module, set()).add(name)
+    assert {"tensorflow", "numpy", "grpc", "typer"} <= found.keys()
+    missing = {
+        module: sorted(names)
+        for module, names in found.items()
+        if not required & {normalize(each) for each in providers.get(module, [])}
+    }
+    assert missing == {}
+
+
+def list_required(metadata: email.message.Message) -> set[str]:
+    """Returns the distributions that are installed with the wheel, also without any extra."""
+    requirements = [each for each in metadata.get_all("Requires-Dist") if "extra ==" not in each]
+    return {normalize(re.match(r"[\w.-]+", each)[0]) for each in requirements}
+
+
+def read_modules(wheel: pathlib.Path) -> dict[str, str]:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if re.fullmatch(r"monolith/.*\.py", name)]
+        return {name: archive.read(name).decode() for name in names}
+
+
+def list_imports(body: list[ast.stmt]) -> set[str]:
+    """Returns the modules at the top of other packages that are imported with these statements.
+
+    What functions import, and what a module does without, counts as belonging to an extra.
+    """
+    found: set[str] = set()
+    for node in body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(node.module.split(".")[0])
+        elif is_optional(node):
+            found |= list_imports(node.orelse)
+        elif isinstance(node, ast.If | ast.Try | ast.With | ast.ClassDef):
+            rest = getattr(node, "orelse", []) + getattr(node, "finalbody", [])
+            found |= list_imports(node.body + rest)
+    return found - {"monolith"} - sys.stdlib_module_names
+
+
+def is_optional(node: ast.stmt) -> bool:
+    if isinstance(node, ast.If):
+        return "TYPE_CHECKING" in ast.unparse(node.test)
+    handlers = node.handlers if isinstance(node, ast.Try) else []
+    return any("ImportError" in ast.unparse(each.type) for each in handlers if each.type)
+
+
+def normalize(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def test_wheel_has_the_licence(names, metadata):
