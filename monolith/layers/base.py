@@ -64,6 +64,10 @@ _INITIALIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
+class InputTypeError(errors.ConfigError, TypeError):
+    """A layer is called on what is no dense tensor of floats."""
+
+
 @dataclasses.dataclass(frozen=True)
 class _Built:
     """A layer in one graph. It holds the layer, so that no other can take its id meanwhile."""
@@ -149,28 +153,28 @@ class Layer:
         """Returns `inputs` as a tensor of floats.
 
         Raises:
-            TypeError: It is ragged or sparse, or does not hold floats.
-            ValueError: The number of dimensions is out of bounds, or the last one is not known.
+            InputTypeError: It is ragged or sparse, or does not hold floats.
+            ConfigError: The number of dimensions is out of bounds, or the last one is not known.
         """
         if isinstance(inputs, tf.RaggedTensor | tf.SparseTensor):
-            raise TypeError(
+            raise InputTypeError(
                 f"Layer {self.name!r} needs a dense tensor, got a {type(inputs).__name__}; look "
                 "ids up in an embedding first."
             )
         tensor = tf.convert_to_tensor(inputs)
         if not tensor.dtype.is_floating:
-            raise TypeError(
+            raise InputTypeError(
                 f"Layer {self.name!r} needs floats, got {tensor.dtype.name}; use `tf.cast`."
             )
         rank = tensor.shape.rank
         if rank is None or rank < min_rank or (max_rank is not None and rank > max_rank):
             expected = f"{min_rank}" if max_rank == min_rank else f"at least {min_rank}"
-            raise ValueError(
+            raise errors.ConfigError(
                 f"Layer {self.name!r} needs a tensor with {expected} dimensions, batch first, got "
                 f"shape {tensor.shape}."
             )
         if not tensor.shape[-1]:
-            raise ValueError(
+            raise errors.ConfigError(
                 f"Layer {self.name!r} needs a known, positive last dimension to size its weights, "
                 f"got shape {tensor.shape}; use `tf.ensure_shape`."
             )
@@ -178,7 +182,7 @@ class Layer:
 
     def _check_width(self, inputs: tf.Tensor, known: _Built) -> None:
         if known.weights and inputs.shape[-1] != known.input_dim:
-            raise ValueError(
+            raise errors.ConfigError(
                 f"Layer {self.name!r} was called on inputs of width {known.input_dim} before and "
                 f"shares its weights between calls, got shape {inputs.shape}; make another layer."
             )

@@ -17,6 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from monolith import errors
 from monolith.layers import base
 
 
@@ -40,11 +41,13 @@ class FM(base.Layer):
         if not isinstance(inputs, list | tuple):
             return self.to_tensor(inputs, min_rank=3, max_rank=3)
         if not inputs:
-            raise ValueError(f"FM {self.name!r} needs at least one feature, got an empty list.")
+            raise errors.ConfigError(
+                f"FM {self.name!r} needs at least one feature, got an empty list."
+            )
         tensors = [self.to_tensor(feature, min_rank=2, max_rank=2) for feature in inputs]
         dims = [tensor.shape[-1] for tensor in tensors]
         if len(set(dims)) > 1:
-            raise ValueError(
+            raise errors.ConfigError(
                 f"FM {self.name!r} needs features of one width, got widths {dims}; look all of "
                 "them up in slices of the same dim."
             )

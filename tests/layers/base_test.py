@@ -145,31 +145,40 @@ class TestErrors:
         ],
     )
     def test_wrong_rank(self, inputs):
-        with pytest.raises(ValueError, match="'dense' needs a tensor with at least 2 dimensions"):
+        with pytest.raises(
+            errors.ConfigError, match="'dense' needs a tensor with at least 2 dimensions"
+        ):
             layers.Dense(2)(inputs)
 
     def test_unknown_rank(self):
         x = tf.compat.v1.placeholder(tf.float32)
-        with pytest.raises(ValueError, match="got shape <unknown>"):
+        with pytest.raises(errors.ConfigError, match="got shape <unknown>"):
             layers.Dense(2)(x)
 
     def test_unknown_last_dimension(self):
         x = tf.compat.v1.placeholder(tf.float32, [4, None])
-        with pytest.raises(ValueError, match=r"known, positive last dimension.*tf.ensure_shape"):
+        with pytest.raises(
+            errors.ConfigError, match=r"known, positive last dimension.*tf.ensure_shape"
+        ):
             layers.Dense(2, name="top")(x)
 
     def test_ints(self):
-        with pytest.raises(TypeError, match=r"needs floats, got int32; use `tf.cast`"):
+        with pytest.raises(
+            base.InputTypeError, match=r"needs floats, got int32; use `tf.cast`"
+        ) as e:
             layers.Dense(2)([[1, 2]])
+        assert isinstance(e.value, TypeError)
 
     def test_ragged_ids(self):
-        with pytest.raises(TypeError, match="got a RaggedTensor; look ids up in an embedding"):
+        with pytest.raises(
+            base.InputTypeError, match="got a RaggedTensor; look ids up in an embedding"
+        ):
             layers.MLP([2])(tf.ragged.constant([[1], [2, 3]], dtype=tf.int64))
 
     def test_other_width_in_a_later_call(self):
         dense = layers.Dense(2)
         dense(tf.ones([1, 3]))
-        with pytest.raises(ValueError, match=r"of width 3 before .* got shape \(1, 4\)"):
+        with pytest.raises(errors.ConfigError, match=r"of width 3 before .* got shape \(1, 4\)"):
             dense(tf.ones([1, 4]))
 
     def test_unknown_activation(self):

@@ -65,7 +65,7 @@ def test_calling_twice_shares_weights():
 
 def test_sequence_is_refused():
     with pytest.raises(
-        ValueError, match=r"needs a tensor with 2 dimensions.*got shape \(2, 3, 4\)"
+        errors.ConfigError, match=r"needs a tensor with 2 dimensions.*got shape \(2, 3, 4\)"
     ):
         CrossNet(1)(tf.ones([2, 3, 4]))
 

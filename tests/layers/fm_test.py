@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from monolith import errors
 from monolith.layers.fm import FM
 
 
@@ -48,15 +49,17 @@ def test_has_no_weights_and_takes_any_width():
 
 
 def test_matrix_is_refused():
-    with pytest.raises(ValueError, match=r"needs a tensor with 3 dimensions.*got shape \(2, 3\)"):
+    with pytest.raises(
+        errors.ConfigError, match=r"needs a tensor with 3 dimensions.*got shape \(2, 3\)"
+    ):
         FM()(tf.ones([2, 3]))
 
 
 def test_features_of_several_widths():
-    with pytest.raises(ValueError, match=r"got widths \[4, 8\]; look all of them up"):
+    with pytest.raises(errors.ConfigError, match=r"got widths \[4, 8\]; look all of them up"):
         FM()([tf.ones([2, 4]), tf.ones([2, 8])])
 
 
 def test_no_features():
-    with pytest.raises(ValueError, match="at least one feature"):
+    with pytest.raises(errors.ConfigError, match="at least one feature"):
         FM()([])

@@ -68,5 +68,5 @@ def test_zero_sizes(settings):
 
 
 def test_sequence_is_refused():
-    with pytest.raises(ValueError, match="needs a tensor with 2 dimensions"):
+    with pytest.raises(errors.ConfigError, match="needs a tensor with 2 dimensions"):
         MMoE(1, 1, [1])(tf.ones([2, 3, 4]))
