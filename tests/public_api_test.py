@@ -39,7 +39,7 @@ SURFACE = {
     "RegressionHead": "name, prediction, labels=, *, weights=, loss_weight=",
     "RunConfig": "settings",
     "SGD": "learning_rate",
-    "SoftmaxHead": "name, logits, labels=, *, loss_weight=",
+    "SoftmaxHead": "name, logits, labels=, *, weights=, loss_weight=",
     "Table": "name, dim, optimizer=, *, initializer=, admit_after=, expire_after_days=, compressor=, storage=",
     "__version__": "str",
     "data": "module",

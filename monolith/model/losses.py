@@ -61,8 +61,8 @@ def get_sigmoid_loss_and_pred(
         The loss, a scalar, None in mode PREDICT; and the probabilities, `[batch]`.
 
     Raises:
-        ConfigError: A setting is out of its range.
-        ValueError: Logits, label, weight or mask are not one number for each example.
+        ConfigError: A setting is out of its range, or logits, label, weight or mask are not one
+            number for each example.
     """
     pred_name = f"{name}_sigmoid_pred"
     logits = flatten(name, "logits", logits, batch_size)
@@ -105,13 +105,9 @@ def get_softmax_loss_and_pred(
         probable class, `[batch]`.
 
     Raises:
-        ValueError: The shapes do not fit.
+        ConfigError: The shapes do not fit.
     """
-    logits = tf.convert_to_tensor(logits)
-    if logits.shape.rank != 2:
-        raise ValueError(
-            f"The logits of head {name!r} must have the shape [batch, classes], got {logits.shape}."
-        )
+    logits = to_class_logits(name, logits)
     pred = tf.argmax(logits, axis=1, name=f"{name}_softmax_pred")
     if mode == ModeKeys.PREDICT:
         return None, pred
@@ -126,12 +122,22 @@ def get_softmax_loss_and_pred(
             labels=tf.cast(label, logits.dtype), logits=logits, name=loss_name
         )
     else:
-        raise ValueError(
+        raise errors.ConfigError(
             f"The label of head {name!r} must be classes, ints of shape [batch], or a distribution "
             f"over them of the shape of the logits, {logits.shape}; got {label.dtype.name} of "
             f"shape {label.shape}."
         )
     return loss, pred
+
+
+def to_class_logits(name: str, logits: Any) -> tf.Tensor:
+    """Returns the logits of a head with several classes, `[batch, classes]`; refuses others."""
+    logits = tf.convert_to_tensor(logits)
+    if logits.shape.rank != 2:
+        raise errors.ConfigError(
+            f"The logits of head {name!r} must have the shape [batch, classes], got {logits.shape}."
+        )
+    return logits
 
 
 def _correct_logits(name: str, logits: tf.Tensor, sample_rate: Any, sample_bias: bool) -> tf.Tensor:
@@ -168,14 +174,14 @@ def flatten(
 ) -> tf.Tensor:
     """Returns `value` as a vector with one number for each example."""
     if value is None:
-        raise ValueError(f"Head {name!r} has no {what}; give one number for each example.")
+        raise errors.ConfigError(f"Head {name!r} has no {what}; give one number for each example.")
     tensor = tf.convert_to_tensor(value)
     if dtype is not None and tensor.dtype != dtype:
         tensor = tf.cast(tensor, dtype)
     flat = tf.reshape(tensor, [-1])
     # A static size only: a tensor has its value later.
     if isinstance(size, int) and not flat.shape.is_compatible_with([size]):
-        raise ValueError(
+        raise errors.ConfigError(
             f"The {what} of head {name!r} must hold one number for each of the {size} examples, "
             f"got shape {tensor.shape}."
         )

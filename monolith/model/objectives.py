@@ -74,10 +74,9 @@ class BinaryHead(Head):
         loss_weight: What the loss of the head is multiplied by, beside other heads.
 
     Raises:
-        ConfigError: A setting is out of its range, or the logits are more than one number for each
-            example.
+        ConfigError: A setting is out of its range, or logits, labels or weights are not one number
+            for each example.
         DataError: The labels are strings.
-        ValueError: Labels or weights are not one number for each example.
     """
 
     def __init__(
@@ -118,10 +117,9 @@ class RegressionHead(Head):
         loss_weight: What the loss of the head is multiplied by, beside other heads.
 
     Raises:
-        ConfigError: A setting is out of its range, or the prediction is more than one number for
-            each example.
+        ConfigError: A setting is out of its range, or prediction, labels or weights are not one
+            number for each example.
         DataError: The labels are strings.
-        ValueError: Labels or weights are not one number for each example.
     """
 
     def __init__(
@@ -151,22 +149,37 @@ class SoftmaxHead(Head):
     Args:
         name: Of the head.
         logits: A number for each class, `[batch, classes]`.
-        labels: The class of each example, ints `[batch]`, or a distribution over them,
-            `[batch, classes]`; None where they are not known, as in prediction.
+        labels: The class of each example, a whole number from 0 on, `[batch]` or `[batch, 1]`, or
+            a distribution over the classes, `[batch, classes]`; None where they are not known, as
+            in prediction.
+        weights: What the loss of each example is multiplied by.
         loss_weight: What the loss of the head is multiplied by, beside other heads.
 
     Raises:
-        ConfigError: A setting is out of its range.
-        ValueError: The shapes do not fit.
+        ConfigError: A setting is out of its range, or the shapes do not fit.
+        DataError: The labels are strings.
     """
 
     def __init__(
-        self, name: str, logits: Any, labels: Any = None, *, loss_weight: float = 1.0
+        self,
+        name: str,
+        logits: Any,
+        labels: Any = None,
+        *,
+        weights: Any = None,
+        loss_weight: float = 1.0,
     ) -> None:
+        logits = losses.to_class_logits(name, logits)
+        checked = None if labels is None else _to_classes(name, labels, logits)
         mode = ModeKeys.PREDICT if labels is None else ModeKeys.TRAIN
-        by_example, prediction = losses.get_softmax_loss_and_pred(name, logits, labels, mode)
-        loss = None if by_example is None else _divide(tf.reduce_sum(by_example), by_example)
-        super().__init__(name, prediction, labels, loss, True, loss_weight)
+        by_example, prediction = losses.get_softmax_loss_and_pred(name, logits, checked, mode)
+        loss = None
+        if by_example is not None:
+            if weights is not None:
+                size = logits.shape[0]
+                by_example *= losses.flatten(name, "weights", weights, size, dtype=logits.dtype)
+            loss = _divide(tf.reduce_sum(by_example), by_example)
+        super().__init__(name, prediction, checked, loss, True, loss_weight)
 
 
 class Output(Head):
@@ -235,12 +248,7 @@ def _flatten_prediction(name: str, what: str, value: Any) -> tf.Tensor:
 
 def _flatten_labels(name: str, labels: Any, like: tf.Tensor) -> tf.Tensor:
     """Returns the labels as a vector of the size of `like`; a step with another number fails."""
-    labels = tf.convert_to_tensor(labels)
-    if labels.dtype == tf.string:
-        raise errors.DataError(
-            f"The labels of head {name!r} are strings; make numbers of them in the data."
-        )
-    flat = losses.flatten(name, "labels", labels, like.shape[0])
+    flat = losses.flatten(name, "labels", _to_numbers(name, labels), like.shape[0])
     if flat.shape.is_fully_defined() and like.shape.is_fully_defined():
         return flat
     return _fail_unless(
@@ -251,6 +259,41 @@ def _flatten_labels(name: str, labels: Any, like: tf.Tensor) -> tf.Tensor:
         ),
         " examples; give several heads when there are several labels.",
         flat,
+    )
+
+
+def _to_numbers(name: str, labels: Any) -> tf.Tensor:
+    labels = tf.convert_to_tensor(labels)
+    if labels.dtype == tf.string:
+        raise errors.DataError(
+            f"The labels of head {name!r} are strings; make numbers of them in the data."
+        )
+    return labels
+
+
+def _to_classes(name: str, labels: Any, logits: tf.Tensor) -> tf.Tensor:
+    """Returns classes as ints `[batch]`, and distributions over them as they are.
+
+    A step with a label that is no class fails.
+    """
+    labels = _to_numbers(name, labels)
+    if labels.shape.rank == 2 and labels.shape[1] != 1:
+        return labels
+    # In double precision every number that may be a class is exact.
+    numbers = tf.cast(_flatten_labels(name, labels, logits[:, 0]), tf.float64)
+    num_classes = tf.shape(logits)[1]
+    is_class = (numbers >= 0) & (numbers < tf.cast(num_classes, tf.float64))
+    others = tf.boolean_mask(numbers, ~(is_class & tf.equal(tf.floor(numbers), numbers)))
+    shown = tf.strings.as_string(others[:_SHOWN_LABELS], shortest=True)
+    return _fail_unless(
+        tf.equal(tf.size(others), 0),
+        f"The labels of head {name} must be classes, whole numbers from 0 to ",
+        tf.strings.join(
+            [tf.as_string(num_classes - 1), tf.strings.reduce_join(shown, separator=", ")],
+            ", got ",
+        ),
+        "; count them from 0 on in the data, and end the network with a unit for each.",
+        tf.cast(numbers, tf.int64),
     )
 
 

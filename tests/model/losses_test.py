@@ -129,15 +129,19 @@ class TestSigmoid:
             get_sigmoid_loss_and_pred("ctr", LOGITS, LABEL, 4, logit_clip_threshold=threshold)
 
     def test_logits_of_the_wrong_size(self):
-        with pytest.raises(ValueError, match=r"The logits of head 'ctr' .* 4 examples, got shape"):
+        with pytest.raises(
+            errors.ConfigError, match=r"The logits of head 'ctr' .* 4 examples, got shape"
+        ):
             get_sigmoid_loss_and_pred("ctr", np.zeros([4, 2]), LABEL, 4)
 
     def test_label_of_the_wrong_size(self):
-        with pytest.raises(ValueError, match=r"The label of head 'ctr' .* got shape \(4, 2\)"):
+        with pytest.raises(
+            errors.ConfigError, match=r"The label of head 'ctr' .* got shape \(4, 2\)"
+        ):
             get_sigmoid_loss_and_pred("ctr", LOGITS, np.zeros([4, 2]), None)
 
     def test_missing_label(self):
-        with pytest.raises(ValueError, match="Head 'ctr' has no label"):
+        with pytest.raises(errors.ConfigError, match="Head 'ctr' has no label"):
             get_sigmoid_loss_and_pred("ctr", LOGITS, None, 4)
 
 
@@ -164,11 +168,11 @@ class TestSoftmax:
         assert loss is None
 
     def test_logits_of_the_wrong_rank(self):
-        with pytest.raises(ValueError, match=r"\[batch, classes\], got \(2,\)"):
+        with pytest.raises(errors.ConfigError, match=r"\[batch, classes\], got \(2,\)"):
             get_softmax_loss_and_pred("kind", np.zeros(2), [0, 1])
 
     def test_label_of_the_wrong_kind(self):
         with pytest.raises(
-            ValueError, match=r"must be classes, ints .* got float64 of shape \(2,\)"
+            errors.ConfigError, match=r"must be classes, ints .* got float64 of shape \(2,\)"
         ):
             get_softmax_loss_and_pred("kind", self.LOGITS, np.zeros(2))

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.usefixtures("graph_mode")
 
 LOGITS = np.array([-2.0, 0.5, 3.0, -0.1], np.float32)
 LABELS = np.array([0.0, 1.0, 1.0, 0.0], np.float32)
+CLASS_LOGITS = np.array([[1.0, 2.0, 0.0], [0.0, 0.0, 4.0]], np.float32)
 
 
 def run(tensors):
@@ -22,6 +23,11 @@ def run(tensors):
 def cross_entropy(logits, labels=LABELS):
     p = 1 / (1 + np.exp(-logits.astype(np.float64)))
     return -(labels * np.log(p) + (1 - labels) * np.log(1 - p))
+
+
+def class_losses(classes):
+    probabilities = np.exp(CLASS_LOGITS) / np.exp(CLASS_LOGITS).sum(axis=1, keepdims=True)
+    return -np.log(probabilities[[0, 1], classes])
 
 
 class TestBinaryHead:
@@ -105,7 +111,7 @@ class TestBinaryHead:
         assert run(head.loss) == 0
 
     def test_labels_of_another_number_are_refused(self):
-        with pytest.raises(ValueError, match="one number for each of the 4 examples"):
+        with pytest.raises(errors.ConfigError, match="one number for each of the 4 examples"):
             BinaryHead("click", LOGITS, LABELS[:3])
 
 
@@ -132,15 +138,63 @@ class TestRegressionHead:
 
 class TestSoftmaxHead:
     def test_loss_is_the_mean_and_prediction_the_class(self):
-        logits = np.array([[1.0, 2.0, 0.0], [0.0, 0.0, 4.0]], np.float32)
-        head = SoftmaxHead("genre", logits, [1, 0])
+        head = SoftmaxHead("genre", CLASS_LOGITS, [1, 0])
         loss, prediction = run([head.loss, head.prediction])
-        probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        assert loss == pytest.approx(-np.log(probabilities[[0, 1], [1, 0]]).mean())
+        assert loss == pytest.approx(class_losses([1, 0]).mean())
         assert prediction.tolist() == [1, 2]
 
     def test_without_labels_there_is_no_loss(self):
         assert SoftmaxHead("genre", [[1.0, 2.0]]).loss is None
+
+    @pytest.mark.parametrize("shape", [(2,), (2, 1), None])
+    @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int64, np.float64, np.bool_])
+    def test_classes_are_taken_as_readers_give_them(self, shape, dtype):
+        classes = np.array([1, 0], dtype)
+        labels = tf.compat.v1.placeholder_with_default(classes.reshape(shape or (2,)), shape)
+        head = SoftmaxHead("genre", CLASS_LOGITS, labels)
+        loss, found = run([head.loss, head.labels])
+        assert loss == pytest.approx(class_losses([1, 0]).mean())
+        assert (found.tolist(), found.dtype) == ([1, 0], np.int64)
+
+    def test_a_distribution_over_classes_is_taken_as_it_is(self):
+        share = np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
+        loss = run(SoftmaxHead("genre", CLASS_LOGITS, share).loss)
+        first = (class_losses([0, 2]) + class_losses([1, 2])) / 2
+        assert loss == pytest.approx(first.mean())
+
+    def test_weights(self):
+        weights = np.array([[3.0], [0.5]])
+        head = SoftmaxHead("genre", CLASS_LOGITS, [1, 0], weights=weights, loss_weight=2.0)
+        assert run(head.loss) == pytest.approx(2 * (weights[:, 0] * class_losses([1, 0])).mean())
+
+    @pytest.mark.parametrize("label", [3, -1, 0.5, np.nan])
+    def test_labels_that_are_no_classes_end_the_step_with_a_sentence(self, label):
+        head = SoftmaxHead("genre", CLASS_LOGITS, [0.0, label])
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match=rf"labels of head genre must be classes, .* from 0 to 2, got {label:g}; count",
+        ):
+            run(head.loss)
+
+    def test_strings_are_refused(self):
+        with pytest.raises(errors.DataError, match="labels of head 'genre' are strings"):
+            SoftmaxHead("genre", CLASS_LOGITS, [["a"], ["b"]])
+
+    def test_labels_of_another_number_are_refused(self):
+        with pytest.raises(errors.ConfigError, match="one number for each of the 2 examples"):
+            SoftmaxHead("genre", CLASS_LOGITS, [1, 0, 1])
+
+    def test_a_distribution_over_other_classes_is_refused(self):
+        with pytest.raises(errors.ConfigError, match="of the shape of the logits"):
+            SoftmaxHead("genre", CLASS_LOGITS, [[1.0, 0.0], [0.0, 1.0]])
+
+    def test_weights_of_another_number_are_refused(self):
+        with pytest.raises(errors.ConfigError, match="weights of head 'genre' must hold one"):
+            SoftmaxHead("genre", CLASS_LOGITS, [1, 0], weights=[1.0, 2.0, 3.0])
+
+    def test_logits_without_classes_are_refused(self):
+        with pytest.raises(errors.ConfigError, match=r"\[batch, classes\], got \(4,\)"):
+            SoftmaxHead("genre", LOGITS, [1, 0, 1, 0])
 
 
 class TestAsSpec:

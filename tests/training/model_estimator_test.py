@@ -287,6 +287,36 @@ def test_a_table_that_gets_a_second_feature_keeps_its_rows():
     assert first > 0.55
 
 
+class TestClasses:
+    """What a user watches, one of three genres, as the library reads it from a file."""
+
+    class Genre(ml.Model):
+        def __init__(self):
+            super().__init__()
+            self.embed = ml.Embedding("user", dim=3, optimizer=ml.SGD(10.0))
+
+        def call(self, batch):
+            return ml.SoftmaxHead("genre", self.embed(batch), batch.get("genre"))
+
+    def make_data(self, tmp_path, first=0):
+        lines = [f"{user},{first + user % 3}" for user in range(9)]
+        path = tmp_path / f"from_{first}.csv"
+        path.write_text("\n".join(["user,genre", *lines]))
+        return ml.data.csv(str(path), [ml.data.Ids("user"), ml.data.Label("genre")])
+
+    def test_are_learned_from_a_file(self, tmp_path):
+        data = self.make_data(tmp_path)
+        estimator = ml.Estimator(self.Genre(), "genre", progress=False)
+        metrics = estimator.train(data, epochs=2).evaluate(data)
+        assert metrics["genre_accuracy"] == 1
+        assert [p["genre"] for p in estimator.predict(data)] == [0, 1, 2] * 3
+
+    def test_those_that_are_not_there_are_a_sentence(self, tmp_path):
+        estimator = ml.Estimator(self.Genre(), "genre", progress=False)
+        with pytest.raises(ml.errors.DataError, match=r"^The labels of head genre must be classes"):
+            estimator.train(self.make_data(tmp_path, first=1))
+
+
 class TestSeveralHeads:
     def test_outputs_beside_them(self):
         class Vectors(Ranking):
