@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         RMSprop,
     )
     from monolith.embedding.table import Table
-    from monolith.layers import FM, MLP, CrossNet, Dense, MMoE
+    from monolith.layers import FM, MLP, CrossNet, Dense, Dropout, MMoE
     from monolith.model.embedding import Embedding
     from monolith.model.model import Model
     from monolith.model.objectives import BinaryHead, Output, RegressionHead, SoftmaxHead
@@ -57,6 +57,7 @@ __all__ = [
     "BinaryHead",
     "CrossNet",
     "Dense",
+    "Dropout",
     "Embedding",
     "Estimator",
     "MMoE",
@@ -93,7 +94,10 @@ _HOMES = {
         name: ("monolith.embedding.optimizers", name)
         for name in ("SGD", "Adagrad", "Adam", "AMSGrad", "Adadelta", "Momentum", "RMSprop", "FTRL")
     },
-    **{name: ("monolith.layers", name) for name in ("Dense", "MLP", "CrossNet", "FM", "MMoE")},
+    **{
+        name: ("monolith.layers", name)
+        for name in ("Dense", "Dropout", "MLP", "CrossNet", "FM", "MMoE")
+    },
 }
 _PACKAGES = ("data", "errors", "keras", "layers")
 

@@ -26,6 +26,7 @@ SURFACE = {
     "BinaryHead": "name, logits, labels=, *, weights=, sample_rate=, loss_weight=",
     "CrossNet": "num_layers, projection_dim=, *, use_bias=, kernel_initializer=, bias_initializer=, name=",
     "Dense": "units, activation=, *, use_bias=, kernel_initializer=, bias_initializer=, name=",
+    "Dropout": "rate, *, name=",
     "Embedding": "features, dim, optimizer=, *, combiner=, max_length=, output=, admit_after=, expire_after_days=, table=, initializer=, compressor=, storage=",
     "Estimator": "model, model_dir=, optimizer=, *, clip_norm=, config=, progress=",
     "FM": "keep_dim=, *, name=",

@@ -8,8 +8,9 @@ apply; every later call in that graph uses the same weights.
 from monolith.layers.base import Layer
 from monolith.layers.cross_net import CrossNet
 from monolith.layers.dense import Dense
+from monolith.layers.dropout import Dropout
 from monolith.layers.fm import FM
 from monolith.layers.mlp import MLP
 from monolith.layers.mmoe import MMoE
 
-__all__ = ["FM", "MLP", "CrossNet", "Dense", "Layer", "MMoE"]
+__all__ = ["FM", "MLP", "CrossNet", "Dense", "Dropout", "Layer", "MMoE"]

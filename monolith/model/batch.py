@@ -45,16 +45,23 @@ class Batch(Mapping[str, Any]):
 
     Args:
         features: The features by name.
+        training: Whether they are trained on.
 
     Attributes:
         read: What was read with `batch[name]`.
         asked: What was asked for with `batch.get(name)`, and not read.
     """
 
-    def __init__(self, features: Mapping[str, Any]) -> None:
+    def __init__(self, features: Mapping[str, Any], *, training: bool = False) -> None:
         self._features = dict(features)
+        self._training = training
         self.read: set[str] = set()
         self._asked: set[str] = set()
+
+    @property
+    def training(self) -> bool:
+        """Whether the graph being built trains; False in evaluation, prediction and export."""
+        return self._training
 
     @property
     def asked(self) -> set[str]:

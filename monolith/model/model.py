@@ -70,10 +70,17 @@ _NOT_TRAINED = (
     "an ml.Table, which an Estimator does not train; use an ml.Embedding, whose `table` several "
     "features can share"
 )
-_KERAS_LAYERS = {"Dense": "ml.layers.Dense", "Embedding": "ml.Embedding"}
+_KERAS_MODEL = "train a Keras model over ml.keras.Embedding with its own `fit`"
 _INSTEAD_OF_KERAS = (
-    "use the layers of ml.layers, or train a Keras model over ml.keras.Embedding with its own `fit`"
+    f"use the layers of ml.layers and functions of TensorFlow such as tf.concat, or {_KERAS_MODEL}"
 )
+_INSTEAD_OF_LAYERS = {
+    "BatchNormalization": "ml.layers has no counterpart: bring the columns to one scale in the "
+    f"data, or {_KERAS_MODEL}",
+    "Dense": "use ml.layers.Dense",
+    "Dropout": "use ml.layers.Dropout, and call it with `training=batch.training`",
+    "Embedding": "use ml.Embedding",
+}
 # What TensorFlow says of a value of eager mode in a graph.
 _EAGER_IN_GRAPH = ("EagerTensor", "eager tensor", "out of scope")
 
@@ -103,6 +110,7 @@ class Model:
         Args:
             batch: The columns of the data by name. What is there in training only, labels and
                 weights, is read with `batch.get(name)`, which gives None in prediction.
+                `batch.training` tells training from evaluation and prediction.
 
         Returns:
             A head, such as `BinaryHead`, or a list of heads.
@@ -129,12 +137,14 @@ class Inspection:
         read: What the model reads itself, as the data gives it.
         asked: What it asks for, and can do without.
         heads: Names of its heads.
+        training: Whether this is what it does when it trains.
     """
 
     embedded: Mapping[str, tf.TypeSpec]
     read: Mapping[str, tf.TypeSpec]
     asked: list[str]
     heads: list[str]
+    training: bool = False
 
     @property
     def inputs(self) -> dict[str, tf.TypeSpec]:
@@ -153,20 +163,21 @@ class Inspection:
             prepared[_REQ_TIME] = tf.cast(tf.timestamp(), tf.int64)[tf.newaxis]
         return prepared
 
-    def restore(self, prepared: Mapping[str, Any]) -> Batch:
+    def restore(self, prepared: Mapping[str, Any], *, training: bool) -> Batch:
         """Returns a batch as the model wants it: as the data gives it."""
         given = {name: _AS_GIVEN.format(name) for name in self.embedded}
         features = {name: value for name, value in prepared.items() if name not in given.values()}
         features.update({n: prepared[key] for n, key in given.items() if key in prepared})
-        return Batch(features)
+        return Batch(features, training=training)
 
 
-def inspect(model: Model, data: Data) -> Inspection:
+def inspect(model: Model, data: Data, *, training: bool = False) -> Inspection:
     """Builds a model once, in a graph that is thrown away, to learn what it does with its input.
 
     Args:
         model: The model.
         data: Returns a `tf.data.Dataset` of dicts.
+        training: Whether it is to be trained, what `batch.training` says.
 
     Raises:
         ConfigError: The data is something else, has not what the model wants, or the model returns
@@ -178,7 +189,7 @@ def inspect(model: Model, data: Data) -> Inspection:
         tf.compat.v1.train.create_global_step()
         # Never run: the model needs tensors of the right kind, not data.
         features = dataset.get_single_element()
-        batch = Batch(features)
+        batch = Batch(features, training=training)
         build = Build(DummyFeatureFactory(None).create_feature_slot, optimizers.SGD(0.0))
         with building(build), tf.variable_creator_scope(_refuse_variables_of_keras):
             result = _call(model, batch)
@@ -192,6 +203,7 @@ def inspect(model: Model, data: Data) -> Inspection:
         read={name: spec[name] for name in sorted(batch.read)},
         asked=sorted(batch.asked),
         heads=list(made.head_name),
+        training=training,
     )
 
 
@@ -265,8 +277,11 @@ class ModelTask(MonolithBaseModel):
 
     def model_fn(self, features: Mapping[str, Any], mode: str) -> EstimatorSpec:
         build = Build(self.ctx.create_feature_slot, self._optimizer)
+        # An export builds graphs in mode TRAIN, too, to find the tables of the checkpoint.
+        training = self._found.training and mode == ModeKeys.TRAIN
+        batch = self._found.restore(features, training=training)
         with building(build):
-            result = _call(self._model, self._found.restore(features))
+            result = _call(self._model, batch)
         self.fc_dict.update(build.columns)
         optimizer = optimizers.to_dense_optimizer(self._optimizer)
         spec = objectives.as_spec(result, type(self._model).__name__, optimizer)
@@ -307,7 +322,7 @@ def _refuse_variables_of_keras(create: Callable[..., Any], **settings: Any) -> A
     while frame is not None:
         if _is_keras(frame.f_globals.get("__name__", "")):
             raise errors.ConfigError(
-                "`call` of an ml.Model uses a layer of Keras, whose weights it cannot hold; "
+                "`call` of an ml.Model uses a layer of Keras, whose variables it cannot hold; "
                 f"{_INSTEAD_OF_KERAS}."
             )
         frame = frame.f_back  # type: ignore[assignment]
@@ -334,10 +349,9 @@ def _refuse_keras(model: str, attribute: str, value: Any) -> None:
     bases = {base.__name__ for base in type(value).__mro__ if _is_keras(base.__module__)}
     if "Layer" in bases:
         kind = type(value).__name__
-        use = f"use {_KERAS_LAYERS[kind]}" if kind in _KERAS_LAYERS else _INSTEAD_OF_KERAS
         raise errors.ConfigError(
-            f"{model}.{attribute} is a Keras layer ({kind}), whose weights an ml.Model cannot "
-            f"hold; {use}."
+            f"{model}.{attribute} is a Keras layer ({kind}), which an ml.Model cannot hold; "
+            f"{_INSTEAD_OF_LAYERS.get(kind, _INSTEAD_OF_KERAS)}."
         )
 
 

@@ -199,7 +199,7 @@ class ModelEstimator:
         is_first = not self._config.sync or collectives.rank() == 0
         repeated = read if epochs == 1 else Repeated(read, epochs)
         with _graph():
-            task = self._make_task(repeated)
+            task = self._make_task(repeated, training=True)
             if restore_what_fits:
                 task.p.train.changed_model = OnChange.KEEP_WHAT_FITS
             estimator = Estimator(task, self._config)
@@ -452,9 +452,9 @@ class ModelEstimator:
             task.p.serving.export_dir_base = os.path.abspath(directory)
         return Estimator(task, self._config)
 
-    def _make_task(self, data: Data) -> ModelTask:
+    def _make_task(self, data: Data, *, training: bool = False) -> ModelTask:
         self._data = data
-        found = inspect(self._model, data)
+        found = inspect(self._model, data, training=training)
         return ModelTask(self._model, data, self._optimizer, self._clip_norm, found)
 
 

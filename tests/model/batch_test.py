@@ -22,6 +22,10 @@ class TestBatch:
         assert batch["user"] == 1
         assert (batch.read, batch.asked) == ({"user"}, set())
 
+    def test_is_trained_on_if_it_says_so(self):
+        assert Batch({}, training=True).training
+        assert not Batch({}).training
+
     def test_values_and_items_read_everything(self):
         batch = Batch({"a": 1, "b": 2})
         assert dict(batch.items()) == {"a": 1, "b": 2}

@@ -107,6 +107,19 @@ class TestPrepare:
         assert prepared["user"].to_list() == [[1], [2]]
         assert int(prepared["req_time"][0]) >= before
 
+    def test_padding_that_the_data_leaves_out_is_no_id(self):
+        def leave_out_padding(batch):
+            ids = tf.constant([[1, 0, 0], [0, 2, 3]], tf.int64)
+            return {**batch, "genres": tf.ragged.boolean_mask(ids, tf.not_equal(ids, 0))}
+
+        given = make_data()
+
+        def data():
+            return given().map(leave_out_padding)
+
+        prepared = inspect(Ranking(), data).prepare(next(iter(data())))
+        assert prepared["genres"].to_list() == [[1], [2, 3]]
+
     def test_the_time_of_the_data_counts(self):
         data = make_data(req_time=tf.constant([5, 5], tf.int64))
         prepared = inspect(Ranking(), data).prepare(next(iter(data())))
@@ -119,7 +132,7 @@ class TestPrepare:
                 return super().call(batch)
 
         found = inspect(Both(), make_data())
-        batch = found.restore(found.prepare(next(iter(make_data()()))))
+        batch = found.restore(found.prepare(next(iter(make_data()()))), training=False)
         assert batch["user"].numpy().tolist() == [1, 2]
 
 
@@ -133,6 +146,19 @@ class TestKeras:
         assert "use ml.layers.Dense" in str(e.value)
         with pytest.raises(errors.ConfigError, match="is a Keras layer"):
             model.tops = [keras.layers.Dense(1)]
+
+    @pytest.mark.parametrize(
+        ("layer", "instead"),
+        [
+            (keras.layers.Dropout(0.5), "use ml.layers.Dropout, and call it with `training=batch"),
+            (keras.layers.BatchNormalization(), "has no counterpart: bring the columns to one"),
+            (keras.layers.Flatten(), "use the layers of ml.layers and functions of TensorFlow"),
+        ],
+    )
+    def test_a_refused_layer_is_named_with_what_takes_its_place(self, layer, instead):
+        with pytest.raises(errors.ConfigError, match=r"which an ml\.Model cannot hold; ") as e:
+            Ranking().other = layer
+        assert instead in str(e.value)
 
     def test_a_layer_that_is_used_anyway_is_refused(self):
         dense = keras.layers.Dense(1)

@@ -287,6 +287,60 @@ def test_a_table_that_gets_a_second_feature_keeps_its_rows():
     assert first > 0.55
 
 
+class Dropping(Zeros):
+    """Remembers whether it was trained when it was built."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout = ml.Dropout(0.9)
+        self.seen = []
+
+    def call(self, batch):
+        self.seen.append(batch.training)
+        logits = self.dropout(self.embed(batch), training=batch.training)
+        return ml.BinaryHead("click", logits, batch.get("click"))
+
+
+class TestDropout:
+    def test_trains_otherwise_and_predicts_as_a_model_without(self):
+        model = Dropping()
+        dropping = ml.Estimator(model, "dropping", ml.SGD(1.0), progress=False)
+        dropping.train(lambda: read_clicks(16), steps=1)
+        without = ml.Estimator(Zeros(), "dropping", ml.SGD(1.0), progress=False)
+        metrics = dropping.evaluate(read_clicks)
+        assert metrics == dropping.evaluate(read_clicks) == without.evaluate(read_clicks)
+        predictions = [p["click"] for p in dropping.predict(read_clicks)]
+        assert predictions == [p["click"] for p in without.predict(read_clicks)]
+        # Each of the 4 examples of user 1 moves its logit by 0.5 / 16 / (1 - 0.9), or not at all.
+        logit = np.log(predictions[0] / (1 - predictions[0]))
+        assert logit / 0.3125 == pytest.approx(round(logit / 0.3125), abs=1e-4)
+
+    def test_a_model_learns_whether_it_trains(self):
+        model = Dropping()
+        estimator = ml.Estimator(model, "dropping", progress=False)
+        estimator.train(read_clicks, steps=1)
+        assert set(model.seen) == {True}
+        model.seen.clear()
+        estimator.evaluate(read_clicks)
+        next(estimator.predict(read_clicks))
+        with ml.load(estimator.export()) as served:
+            assert served(user=[1])["click"].shape == (1,)
+        assert set(model.seen) == {False}
+
+    def test_what_only_training_reads_is_not_wanted_elsewhere(self):
+        class Weighted(Clicks):
+            def call(self, batch):
+                weights = batch["weight"] if batch.training else None
+                rows = self.embed(batch)
+                return ml.BinaryHead("click", rows, batch.get("click"), weights=weights)
+
+        def weighted():
+            return read_clicks().map(lambda batch: {**batch, "weight": batch["click"] + 1})
+
+        estimator = ml.Estimator(Weighted(), "weighted", progress=False).train(weighted, steps=1)
+        assert "click_auc" in estimator.evaluate(read_clicks)
+
+
 class TestClasses:
     """What a user watches, one of three genres, as the library reads it from a file."""
 

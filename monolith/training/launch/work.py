@@ -110,7 +110,9 @@ class ModelWork(Work):
     def make_model(self, role: str) -> ModelTask:
         data = self.data if self.epochs == 1 else Repeated(self.data, self.epochs)
         # A parameter server builds no graph, and may be where the data is not.
-        found = Inspection({}, {}, [], []) if role == "ps" else inspect(self.model, data)
+        found = (
+            Inspection({}, {}, [], []) if role == "ps" else inspect(self.model, data, training=True)
+        )
         task = ModelTask(self.model, data, self.optimizer, self.clip_norm, found)
         if self.restore_what_fits:
             task.p.train.changed_model = OnChange.KEEP_WHAT_FITS

@@ -66,3 +66,8 @@ def test_the_model_of_a_worker():
         size = tf.data.experimental.cardinality(task.input_fn("train"))
     with tf.compat.v1.Session(graph=size.graph) as session:
         assert session.run(size) == 2 * launch_jobs.NUM_EXAMPLES / launch_jobs.BATCH_SIZE
+
+
+def test_a_worker_builds_the_model_as_it_trains():
+    with tf.Graph().as_default():
+        assert make_work().make_model("worker")._found.training
