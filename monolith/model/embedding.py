@@ -25,6 +25,7 @@ from monolith.embedding.features.slots import (
     FeatureSlot,
     FeatureSlotConfig,
 )
+from monolith.embedding.table import Table
 from monolith.embedding.table_config import to_compressor, to_initializer
 from monolith.model.batch import describe_missing
 
@@ -52,9 +53,10 @@ class Embedding:
         dim: Width of the rows.
         optimizer: How rows are updated, such as `ml.Adagrad(0.1)`; None takes that of the
             Estimator.
-        combiner: What becomes of several ids of one example: their "sum", or "mean".
-        max_length: If given, ids are not combined: the first so many are kept, with zeros after
-            the last one, `[batch, max_length, dim]`.
+        combiner: What becomes of several ids of one example: their "sum", which is also what None
+            stands for, or "mean".
+        max_length: If given, in place of a combiner, ids are not combined: the first so many are
+            kept, with zeros after the last one, `[batch, max_length, dim]`.
         output: "concat" puts features side by side, `[batch, features * dim]`; "stack" gives
             `[batch, features, dim]`; "dict" a tensor for each feature, by name.
         admit_after: How often an id is seen in batches before the one that gives it a row, at most
@@ -81,7 +83,7 @@ class Embedding:
         dim: int,
         optimizer: Any = None,
         *,
-        combiner: str = "sum",
+        combiner: str | None = None,
         max_length: int | None = None,
         output: str = "concat",
         admit_after: int = 0,
@@ -103,7 +105,7 @@ class Embedding:
         self._optimizer = optimizer
         self._combiner = _make_combiner(combiner, max_length)
         self._output = _check_choice("output", output, OUTPUTS)
-        self._table = table
+        self._table = _check_table(table)
         self._initializer = to_initializer(initializer)
         self._compressor = to_compressor(compressor)
         self._rows = _RowSettings.of(admit_after, expire_after_days, storage)
@@ -279,10 +281,31 @@ def _check_features(features: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _make_combiner(name: str, max_length: int | None) -> combiners.Combiner:
-    if max_length is not None:
-        return combiners.FirstN(_check_positive("max_length", max_length))
-    return COMBINERS[_check_choice("combiner", name, tuple(COMBINERS))]()
+def _make_combiner(name: str | None, max_length: int | None) -> combiners.Combiner:
+    if name is not None:
+        _check_choice("combiner", name, tuple(COMBINERS))
+    if max_length is None:
+        return COMBINERS[name or "sum"]()
+    if name is not None:
+        raise errors.ConfigError(
+            f"An Embedding with `max_length` does not combine ids, so `combiner` {name!r} would "
+            "change nothing; give one of the two."
+        )
+    return combiners.FirstN(_check_positive("max_length", max_length))
+
+
+def _check_table(table: Any) -> str | None:
+    if table is None or (isinstance(table, str) and table):
+        return table
+    if isinstance(table, Table):
+        raise errors.ConfigError(
+            "`table` of an Embedding is the name of a table that an Estimator makes, so it cannot "
+            f"be an ml.Table; give its name, {table.name!r}, for a table that starts empty, or use "
+            "ml.keras.Embedding, which takes an ml.Table."
+        )
+    raise errors.ConfigError(
+        f"`table` of an Embedding is the name of a table that its features share, got {table!r}."
+    )
 
 
 def _check_positive(what: str, value: Any) -> int:

@@ -67,8 +67,8 @@ MADE_EAGERLY = (
     "train(make_dataset), and make all of it in there."
 )
 _NOT_TRAINED = (
-    "an ml.Table, which an Estimator does not train; use an ml.Embedding, whose `table` several "
-    "features can share"
+    "an ml.Table, which an Estimator does not train; use an ml.Embedding, which has tables of its "
+    "own, or names one for all of its features, `table='items'`"
 )
 _KERAS_MODEL = "train a Keras model over ml.keras.Embedding with its own `fit`"
 _INSTEAD_OF_KERAS = (

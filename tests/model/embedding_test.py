@@ -1,10 +1,13 @@
 """The embedding layer of a model: which tables, columns and slices it asks for."""
 
 import pytest
+from tensorflow.python.eager import context
 
 from monolith import errors
 from monolith.embedding import optimizers
+from monolith.embedding.features import combiners
 from monolith.embedding.features.dry_run import DummyFeatureFactory
+from monolith.embedding.table import Table
 from monolith.model.embedding import Build, Embedding, building
 from monolith.proto import embedding_hash_table_pb2 as proto
 
@@ -99,6 +102,11 @@ class TestTables:
         with pytest.raises(errors.ConfigError, match="Two layers look up table 'user'"):
             Embedding("user", 1, admit_after=3)(BATCH)
 
+    def test_no_combiner_is_the_sum(self, build):
+        Embedding("user", 8)(BATCH)
+        Embedding("user", 1, combiner="sum")(BATCH)
+        assert str(build.columns["user"].combiner) == str(combiners.ReduceSum())
+
     def test_two_combiners_of_one_feature_are_refused(self, build):
         Embedding("user", 8)(BATCH)
         with pytest.raises(errors.ConfigError, match="different combiners or tables"):
@@ -124,6 +132,11 @@ class TestBadSettings:
         ("settings", "message"),
         [
             ({"combiner": "max"}, "`combiner` of an Embedding is one of 'sum', 'mean', got 'max'"),
+            ({"combiner": ""}, "`combiner` of an Embedding is one of 'sum', 'mean', got ''"),
+            ({"combiner": "max", "max_length": 5}, "`combiner` of an Embedding is one of"),
+            ({"combiner": "sum", "max_length": 5}, "does not combine ids, .* give one of the two"),
+            ({"table": ""}, "`table` of an Embedding is the name of a table .*, got ''"),
+            ({"table": 7}, "`table` of an Embedding is the name of a table .*, got 7"),
             ({"output": "list"}, "`output` of an Embedding is one of"),
             ({"max_length": 0}, "`max_length` of an Embedding must be a positive int"),
             ({"admit_after": -1}, "admit_after"),
@@ -136,6 +149,14 @@ class TestBadSettings:
     def test_settings(self, settings, message):
         with pytest.raises(errors.ConfigError, match=message):
             Embedding("user", 8, **settings)
+
+    def test_a_table_is_given_by_its_name(self):
+        with context.eager_mode():
+            items = Table("items", 8)
+        with pytest.raises(
+            errors.ConfigError, match=r"cannot be an ml\.Table; give its name, 'items'"
+        ):
+            Embedding("user", 8, table=items)
 
     def test_a_vocabulary_is_not_given(self):
         with pytest.raises(errors.ConfigError, match=r"Embedding\(\['user'\], 32\) in place of"):
