@@ -16,7 +16,6 @@ from monolith.data import columns, conversions, kafka_topics, record_files, reco
 from monolith.data.framing import Framing
 from monolith.data.record_files import RECORD
 
-_TOPIC_PREFIX = "conf.topic."
 _KEY_BYTES = struct.Struct("<q")
 
 
@@ -32,27 +31,6 @@ class PlainMessages(NamedTuple):
     message: tf.Tensor
     key: tf.Tensor
     continue_fetch: tf.Tensor
-
-
-def read_settings(configuration: Sequence[str], other_metadata: str | None) -> dict[str, str]:
-    """Returns settings of librdkafka that are written as `name=value`.
-
-    Args:
-        configuration: Such texts; `conf.topic.x=y` sets `x` of topics.
-        other_metadata: Such texts with commas between.
-
-    Raises:
-        errors.ConfigError: One is no such text.
-    """
-    found = {}
-    for text in [*configuration, *(other_metadata or "").split(",")]:
-        name, is_there, value = text.partition("=")
-        if not text.strip():
-            continue
-        if not is_there:
-            raise errors.ConfigError(f"A setting of Kafka is name=value, got {text!r}.")
-        found[name.strip().removeprefix(_TOPIC_PREFIX)] = value.strip()
-    return found
 
 
 def read_pace(stream_timeout: int, message_poll_timeout: int, num_at_once: int) -> streams.Pace:
@@ -174,7 +152,7 @@ class _Strings(kafka_topics.Topics):
         names: tuple[str, ...],
         make_record: Callable[[Any], bytes] = kafka_topics.get_value,
     ) -> None:
-        super().__init__(tuple(topics), broker, "earliest", (), codec, pace, make_record)
+        super().__init__(tuple(topics), broker, (), codec, pace, make_record)
         self._names = names
 
     def make_layout(self, rows: int | None) -> columns.Layout:

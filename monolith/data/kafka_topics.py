@@ -16,7 +16,7 @@ from typing import Any
 from absl import logging as absl_logging
 
 from monolith import errors
-from monolith.data import division, record_formats, streams
+from monolith.data import division, kafka_settings, record_formats, streams
 from monolith.data.kafka_order import TimeOrder
 from monolith.data.positions import Place
 from monolith.data.schema import Feature, check_schema
@@ -28,7 +28,6 @@ _MAX_PARTITIONS = 256
 _UNKNOWN = -1
 _ANSWER_SEC = 10.0
 _POLL_SEC = 0.1
-_LAST_COMMIT_MS = 1000
 _CLOSE_SEC = 2.0
 # A partition that neither sends nor tells its end for so long is not waited for by the others.
 _SILENT_SEC = 2.0
@@ -36,6 +35,9 @@ _SILENT_SEC = 2.0
 # has no more than that. Both are large, since what librdkafka has fetched ahead is fetched again.
 _MOST_AHEAD = 16384
 _FEW_AHEAD = 2048
+# And so with their bytes.
+_MOST_BYTES_AHEAD = 64 << 20
+_FEW_BYTES_AHEAD = 8 << 20
 
 
 def kafka(
@@ -45,7 +47,7 @@ def kafka(
     servers: str,
     group_id: str = "monolith",
     format: str = "example",
-    start: str = "earliest",
+    start: str | None = None,
     batch_size: int = 512,
     max_wait_sec: float = 1.0,
     idle_timeout_sec: float | None = None,
@@ -61,14 +63,16 @@ def kafka(
         servers: Brokers to ask first, as `host:port`, with commas between.
         group_id: The consumer group that offsets are committed to.
         format: What a message is: `json`, `tf_example`, `example` or `instance`.
-        start: Where a training without a checkpoint begins: `earliest` or `latest`.
+        start: Where a training without a checkpoint begins: `earliest` or `latest`; None is what
+            `auto.offset.reset` of `config` says, and the earliest without.
         batch_size: Rows of a batch at most.
         max_wait_sec: How long a batch that has rows waits for more.
         idle_timeout_sec: The stream ends when nothing has come for so long; None waits for ever.
         stop_file: The stream ends, when all is read, once this file exists.
         refuse_damaged: Whether a message that cannot be read is an error; otherwise it is skipped
             and counted.
-        config: More settings of the consumer, by the names of librdkafka.
+        config: More settings of the consumer, by the names of librdkafka. Those that reading
+            depends on are refused where they contradict it.
 
     Raises:
         ImportError: confluent-kafka is not installed.
@@ -78,8 +82,6 @@ def kafka(
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names or len(set(names)) != len(names):
         raise errors.ConfigError(f"Topics are one name or several that differ, got {topics!r}.")
-    if start not in ("earliest", "latest"):
-        raise errors.ConfigError(f"`start` is 'earliest' or 'latest', got {start!r}.")
     features = check_schema(schema)
     pace = streams.Pace(
         batch_size=batch_size,
@@ -88,10 +90,10 @@ def kafka(
         stop_file=stop_file,
     )
     codec = record_formats.Codec(format, features, refuse_damaged)
-    broker = Broker(servers, group_id, dict(config or {}))
+    broker = Broker(servers, group_id, config or {}, start)
     broker.count_partitions(names)  # So that a wrong name is an error here.
     text = f"kafka({list(names)}, {list(features)}, servers={servers!r}, format={format!r})"
-    return streams.StreamReader(Topics(names, broker, start, features, codec, pace), text)
+    return streams.StreamReader(Topics(names, broker, features, codec, pace), text)
 
 
 class Broker:
@@ -101,29 +103,24 @@ class Broker:
         servers: Brokers to ask first.
         group_id: The consumer group.
         config: More settings of a consumer.
+        start: Where reading begins without a checkpoint, as that of `kafka`.
+
+    Attributes:
+        servers: Brokers to ask first.
+        start: Where reading begins without a checkpoint, `earliest` or `latest`.
+
+    Raises:
+        ImportError: confluent-kafka is not installed.
+        errors.ConfigError: Settings contradict what reading depends on.
     """
 
-    def __init__(self, servers: str, group_id: str, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, servers: str, group_id: str, config: Mapping[str, Any], start: str | None = None
+    ) -> None:
         self._library = _import_library()
         self.servers = servers
-        self._settings = {
-            # A broker that is gone is waited for; what it means is said in one line a minute, not
-            # by each attempt to connect.
-            "log_level": 2,
-            # Nobody else can take a partition that is assigned by hand, so nothing depends on
-            # this, except how long a consumer that closes keeps asking for a broker that is gone
-            # to take its last offsets. A while behind that it would go on, and log.
-            "session.timeout.ms": _LAST_COMMIT_MS,
-            **config,
-            "bootstrap.servers": servers,
-            "group.id": group_id,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            # So that the end of a partition is known where its last records are no messages.
-            "enable.partition.eof": True,
-            # A place that is gone is an error: to go on elsewhere would lose messages.
-            "auto.offset.reset": "error",
-        }
+        self.start = kafka_settings.choose_start(start, config)
+        self._settings = kafka_settings.make_consumer_settings(servers, group_id, config)
 
     @property
     def library(self) -> Any:
@@ -186,8 +183,7 @@ class Topics(streams.Stream):
 
     Args:
         topics: Their names.
-        broker: How to reach them.
-        first: Where to begin, `earliest` or `latest`.
+        broker: How to reach them, and where to begin.
         features: What the messages become.
         codec: Decodes them.
         pace: How long they are waited for.
@@ -200,7 +196,6 @@ class Topics(streams.Stream):
         self,
         topics: tuple[str, ...],
         broker: Broker,
-        first: str,
         features: tuple[Feature, ...],
         codec: record_formats.Codec,
         pace: streams.Pace,
@@ -210,10 +205,9 @@ class Topics(streams.Stream):
         self._make_record = make_record
         self._topics = topics
         self._broker = broker
-        self._first = first
 
     def open(self, place: Place, part: division.Part) -> streams.Records:
-        return _Messages(self._topics, self._broker, self._first, place, part, self._make_record)
+        return _Messages(self._topics, self._broker, place, part, self._make_record)
 
     def describe(self) -> str:
         # The same topics may be reached at another address after a restart.
@@ -225,7 +219,6 @@ class _Messages(streams.Records):
         self,
         topics: tuple[str, ...],
         broker: Broker,
-        first: str,
         place: Place,
         part: division.Part,
         make_record: Callable[[Any], bytes],
@@ -233,14 +226,7 @@ class _Messages(streams.Records):
         self._make_record = make_record
         self._topics = topics
         self._broker = broker
-        counts = broker.count_partitions(topics)
-        every = [(topic, number) for topic in topics for number in range(counts[topic])]
-        if len(every) < part.of:
-            raise errors.DataError(
-                f"{len(every)} partitions cannot be divided among {part.of} workers; give the "
-                "topic more partitions, or the job fewer workers."
-            )
-        self._mine = every[part.index :: part.of]
+        self._mine = divide_partitions(broker.count_partitions(topics), part)
         self._numbers = {one: number for number, one in enumerate(self._mine)}
         self._place = list(place)
         self._order = TimeOrder[Any](len(self._mine))
@@ -249,10 +235,11 @@ class _Messages(streams.Records):
         self._ends = [_UNKNOWN] * len(self._mine)
         # Of each partition; the first word may take as long as any answer.
         self._heard_sec = [time.monotonic() + _ANSWER_SEC - _SILENT_SEC] * len(self._mine)
+        self._bytes = [0] * len(self._mine)
         self._paused: set[int] = set()
         self._consumer = broker.connect()
         try:
-            self._assign(first)
+            self._assign()
         except BaseException:
             self._consumer.close()
             raise
@@ -268,7 +255,12 @@ class _Messages(streams.Records):
         for number, message in self._order.take(most, self._is_at_known_end):
             self._place[self._find(*self._mine[number])] = message.offset() + 1
             found.append(self._make_record(message))
-            if number in self._paused and self._order.count(number) <= _FEW_AHEAD:
+            self._bytes[number] -= _count_bytes(message)
+            if (
+                number in self._paused
+                and self._order.count(number) <= _FEW_AHEAD
+                and self._bytes[number] <= _FEW_BYTES_AHEAD
+            ):
                 self._paused.remove(number)
                 self._consumer.resume([self._make_partition(*self._mine[number])])
         return found
@@ -284,7 +276,10 @@ class _Messages(streams.Records):
             self._next[number] = message.offset() + 1
             self._heard_sec[number] = time.monotonic()
             self._order.add(number, message.timestamp()[1], message)
-            if number not in self._paused and self._order.count(number) > _MOST_AHEAD:
+            self._bytes[number] += _count_bytes(message)
+            if number not in self._paused and (
+                self._order.count(number) > _MOST_AHEAD or self._bytes[number] > _MOST_BYTES_AHEAD
+            ):
                 self._paused.add(number)
                 self._consumer.pause([self._make_partition(*self._mine[number])])
 
@@ -356,7 +351,10 @@ class _Messages(streams.Records):
         closing.start()
         closing.join(_CLOSE_SEC)
 
-    def _assign(self, first: str) -> None:
+    def _assign(self) -> None:
+        # A partition that was added later is new from its first message on.
+        is_restart = any(offset != _UNKNOWN for offset in self._place)
+        reads_all = is_restart or self._broker.start == "earliest"
         for topic, number in self._mine:
             at = self._find(topic, number)
             if self._place[at] != _UNKNOWN:
@@ -369,7 +367,7 @@ class _Messages(streams.Records):
                 raise errors.DataError(
                     f"The broker does not tell where topic {topic!r} begins ({e.args[0].str()})."
                 ) from None
-            self._place[at] = low if first == "earliest" else high
+            self._place[at] = low if reads_all else high
         self._next = [self._place[self._find(*one)] for one in self._mine]
         self._consumer.assign([self._make_partition(*one) for one in self._mine])
 
@@ -380,6 +378,39 @@ class _Messages(streams.Records):
     def _find(self, topic: str, number: int) -> int:
         # Apart from each other, so that a topic may get more partitions.
         return self._topics.index(topic) * (_MAX_PARTITIONS // len(self._topics)) + number
+
+
+def divide_partitions(counts: Mapping[str, int], part: division.Part) -> list[tuple[str, int]]:
+    """Returns the partitions of one worker: a topic that gets more of them moves none.
+
+    Args:
+        counts: By topic, how many there are.
+        part: The worker.
+
+    Raises:
+        errors.DataError: There are too few for all workers.
+
+    Example:
+        >>> divide_partitions({"clicks": 3, "likes": 2}, division.Part(0, of=2))
+        [('clicks', 0), ('clicks', 2), ('likes', 1)]
+    """
+    # Each topic begins with another worker, or the first one would have all that are small.
+    step = max(1, part.of // len(counts))
+    workers = {
+        (topic, number): (index * step + number) % part.of
+        for index, (topic, count) in enumerate(counts.items())
+        for number in range(count)
+    }
+    if len(set(workers.values())) < part.of:
+        raise errors.DataError(
+            f"{len(workers)} partitions cannot be divided among {part.of} workers so that each has "
+            "one; give the topics more partitions, or the job fewer workers."
+        )
+    return [partition for partition, worker in workers.items() if worker == part.index]
+
+
+def _count_bytes(message: Any) -> int:
+    return len(message.value() or b"") + len(message.key() or b"")
 
 
 def _import_library() -> Any:

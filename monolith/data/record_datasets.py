@@ -28,6 +28,7 @@ from monolith.data import (
     division,
     files,
     kafka_messages,
+    kafka_settings,
     kafka_topics,
     path_patterns,
     record_files,
@@ -253,7 +254,9 @@ class DistributedFilePBDataset(_Dataset):
 
 
 class KafkaDataset(_Dataset):
-    """The records in the messages of Kafka topics, from the earliest on.
+    """The records in the messages of Kafka topics.
+
+    Without a checkpoint, reading begins at the earliest, or where `auto.offset.reset` says.
 
     Args:
         topics: Their names.
@@ -413,7 +416,7 @@ def _find_topics(
         )
     if other_metadata is None:
         other_metadata = flags.FLAGS["kafka_other_metadata"].value
-    config = kafka_messages.read_settings(configuration or (), other_metadata)
+    config = kafka_settings.read_settings(configuration or (), other_metadata)
     addresses = servers if isinstance(servers, str) else ",".join(servers)
     broker = kafka_topics.Broker(addresses, group_id, config)
     names = topics.split(",") if isinstance(topics, str) else list(topics)

@@ -87,14 +87,6 @@ def test_keys():
     assert found["message"].tolist() == [b"v", b"w", b""]
 
 
-def test_settings():
-    texts = ["conf.topic.a.b=1", "c=d=e"]
-    found = kafka_messages.read_settings(texts, "f=g, h=i")
-    assert found == {"a.b": "1", "c": "d=e", "f": "g", "h": "i"}
-    with pytest.raises(errors.ConfigError, match="is name=value, got 'x'"):
-        kafka_messages.read_settings(["x"], None)
-
-
 def test_pace():
     assert kafka_messages.read_pace(-1, 10_000, 8).idle_timeout_sec is None
     # The longer one of both, in seconds.
@@ -112,6 +104,8 @@ def test_pace():
         ({"variant_type": "tensor"}, "got 'tensor'"),
         ({"has_header": False, "has_sort_id": True}, "`has_header` is False"),
         ({"kafka_other_metadata": "no.such.setting=1"}, "settings of the consumer are refused"),
+        ({"kafka_other_metadata": "enable.auto.commit=true"}, "enable.auto.commit is always false"),
+        ({"configuration": ["group.id=other"]}, "group.id=other, but `group_id` is 'group'"),
     ],
 )
 def test_what_would_do_nothing_is_refused(cluster, arguments, message):
