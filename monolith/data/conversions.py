@@ -23,6 +23,11 @@ LINE_ID = "__LINE_ID__"
 LABEL = "__LABEL__"
 WEIGHT = "instance_weight"
 
+_KINDS = {
+    "instance": proto_parser_pb2.Instance,
+    "example": example_pb2.Example,
+    "examplebatch": example_pb2.ExampleBatch,
+}
 _LISTS = {"float_list": "float_value", "int64_list": "int64_value", "bytes_list": "bytes_value"}
 _NESTED = {
     "fid_v2_lists": "fid_list",
@@ -38,6 +43,11 @@ def split_batch(batch: example_pb2.ExampleBatch) -> list[example_pb2.Example]:
     Raises:
         errors.DataError: A column has another number of rows than the batch.
     """
+    _check_columns(batch)
+    return [_make_row(batch, row) for row in range(batch.batch_size)]
+
+
+def _check_columns(batch: example_pb2.ExampleBatch) -> None:
     for column in batch.named_feature_list:
         is_shared = column.type == example_pb2.SHARED
         if not is_shared and len(column.feature) != batch.batch_size:
@@ -47,7 +57,6 @@ def split_batch(batch: example_pb2.ExampleBatch) -> list[example_pb2.Example]:
             )
         if is_shared and not column.feature:
             raise errors.DataError(f"The shared column {column.name} of an ExampleBatch is empty")
-    return [_make_row(batch, row) for row in range(batch.batch_size)]
 
 
 def _make_row(batch: example_pb2.ExampleBatch, row: int) -> example_pb2.Example:
@@ -166,6 +175,31 @@ def make_converter(source: str, target: str) -> Callable[[bytes], list[bytes]] |
         f"Records of {source} do not become {target}; of an examplebatch become examples or "
         "instances, and of these the other one."
     )
+
+
+def make_checked_converter(source: str, target: str) -> Callable[[bytes], list[bytes]]:
+    """Returns what makes serialized rows of a record and refuses a damaged one.
+
+    The arguments are those of `make_converter`, and so is what is raised.
+
+    Example:
+        >>> make_checked_converter("example", "example")(b"damaged")
+        Traceback (most recent call last):
+        monolith.errors.DataError: a record is no Example
+    """
+    convert = make_converter(source, target)
+
+    def check(record: bytes) -> list[bytes]:
+        if not record:
+            raise errors.DataError("a record has no content")
+        if convert is not None:
+            return convert(record)
+        found = parse(_KINDS[source], record)
+        if source == "examplebatch":
+            _check_columns(found)
+        return [record]
+
+    return (lambda record: [record]) if source == "plaintext" else check
 
 
 def parse(kind: Any, serialized: bytes) -> Any:

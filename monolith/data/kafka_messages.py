@@ -80,7 +80,10 @@ def read_plain(
 
 
 class RecordCodec(record_formats.Codec):
-    """Takes the records out of messages, and counts messages that hold none.
+    """Takes the records out of messages, and counts those that cannot be read.
+
+    A record that stays what it is is parsed here, too: whoever trains on it, would stop at a
+    damaged one, and again after each restart.
 
     Args:
         framing: What stands before each; None says that a message is one record.
@@ -95,28 +98,34 @@ class RecordCodec(record_formats.Codec):
         # No features: nothing is parsed here.
         super().__init__("example", ())
         self._framing = framing
-        self._convert = conversions.make_converter(input_type, output_type)
+        self._convert = conversions.make_checked_converter(input_type, output_type)
         self._filter_empty = filter_empty
 
     def decode(self, records: Sequence[bytes]) -> columns.Columns:
         rows: list[bytes] = []
         for message in records:
-            try:
-                rows += self._read(message)
-            except errors.DataError as e:
-                self._skip(1, str(e))
+            for record in self._take_apart(message):
+                try:
+                    rows += self._convert(record)
+                except errors.DataError as e:
+                    self.skip(1, f"{e}.")
         return {RECORD: np.array(rows, object)}
 
-    def _read(self, message: bytes) -> list[bytes]:
+    def _take_apart(self, message: bytes) -> list[bytes]:
         found = [message]
-        if self._framing is not None:
-            file = io.BytesIO(message)
-            found = [record for record, _ in self._framing.read_records(file, "A message")]
+        if self._framing is not None and message:
+            try:
+                file = io.BytesIO(message)
+                found = [record for record, _ in self._framing.read_records(file, "A message")]
+            except errors.DataError as e:
+                self.skip(1, str(e))
+                return []
+        elif self._framing is not None and not self._filter_empty:
+            self.skip(1, "a message has no content.")
+            return []
         if self._filter_empty:
             found = [record for record in found if record]
-        if self._convert is None:
-            return found
-        return [row for record in found for row in self._convert(record)]
+        return found
 
 
 class PlainCodec(record_formats.Codec):

@@ -8,7 +8,9 @@
 | `instance` | a serialized Instance; `Ids` read features by name, or slots as `slot_7` |
 
 A stream goes on for ever, so that one record that nobody can read must not stop it: such records
-are skipped and counted, or refused if the reader is told so.
+are skipped and counted, or refused if the reader is told so. So are records without content, as
+messages are that delete a key, and those that lack the label. Of an Example or Instance that lacks
+a `Dense`, its numbers are zeros.
 
 Example:
     >>> codec = Codec("json", (Ids("user"), Label("click")))
@@ -19,6 +21,7 @@ Example:
 
 import json
 import logging
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -31,8 +34,9 @@ from tensorflow.python.eager import context
 
 from monolith import errors
 from monolith.core import metrics
-from monolith.data import columns, parsers
+from monolith.data import columns, parsers, row_filters
 from monolith.data.schema import AnyIds, Dense, Feature, Ids, Label, StringIds
+from monolith.proto import example_pb2, proto_parser_pb2
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +77,11 @@ class Codec:
                         f"StringIds({feature.name!r}) reads strings, but the ids of an "
                         f"{record_format} are fids; use Ids."
                     )
+                if isinstance(feature, Dense) and feature.default:
+                    raise errors.ConfigError(
+                        f"Dense({feature.name!r}) has the default {feature.default}, but what an "
+                        f"{record_format} lacks is zeros; leave the default out."
+                    )
         self.num_skipped = 0
         self._format = record_format
         self._features = tuple(features)
@@ -85,62 +94,85 @@ class Codec:
         Raises:
             errors.DataError: One cannot, and is to be refused.
         """
+        content = [record for record in records if record]
+        if len(content) < len(records):
+            self.skip(len(records) - len(content), "they have no content.")
         if self._format in _PROTOS:
-            return self._decode_protos(records)
+            return self._decode_protos(content)
         read = _read_json if self._format == "json" else _read_example
         rows = []
-        for record in records:
+        for record in content:
             try:
                 found = read(record)
                 rows.append([_convert(feature, found) for feature in self._features])
             except errors.DataError as e:
-                self._skip(1, f"{e}; it is {record[:_MAX_SHOWN]!r}.")
+                self.skip(1, f"{e}; it is {record[:_MAX_SHOWN]!r}.")
         return {
             feature.name: _join(feature, [row[i] for row in rows])
             for i, feature in enumerate(self._features)
         }
 
-    def _decode_protos(self, records: Sequence[bytes]) -> columns.Columns:
-        ids = [f for f in self._features if isinstance(f, AnyIds)]
-        numbers = [f for f in self._features if not isinstance(f, AnyIds)]
-        # A label of any name is the label.
-        names = ["label" if isinstance(f, Label) else f.source for f in numbers]
-        widths = [f.width if isinstance(f, Dense) else 1 for f in numbers]
+    def _decode_protos(self, records: list[bytes]) -> columns.Columns:
         # A thread of TensorFlow's has no mode of its own.
         with context.eager_mode(), tf.device("/CPU:0"):
-            serialized = tf.constant(list(records), tf.string, [len(records)])
-            try:
-                found: Any
-                if self._format == "example":
-                    found = parsers.parse_examples(
-                        serialized,
-                        [f.source for f in ids],
-                        names,
-                        widths,
-                        skip_damaged=not self._refuses,
+            found, num_skipped = self._parse(records)
+            if any(isinstance(feature, Label) for feature in self._features):
+                labelled = self._find_labelled(records, num_skipped)
+                if len(labelled) < len(records):
+                    self.skip(len(records) - len(labelled), "their label is missing, or no number.")
+                    found, num_skipped = self._parse(labelled)
+            if num_skipped:
+                self.skip(num_skipped, f"the format {self._format} does not fit them.")
+            rows: dict[str, columns.Column] = {}
+            for feature in self._features:
+                if isinstance(feature, AnyIds):
+                    ragged = found[feature.source]
+                    rows[feature.name] = columns.Ragged(
+                        ragged.values.numpy(), ragged.row_lengths().numpy()
                     )
                 else:
-                    slots = [int(s[1]) for f in ids if (s := _SLOT.fullmatch(f.source))]
-                    others = [f.source for f in ids if not _SLOT.fullmatch(f.source)]
-                    found = parsers.parse_instances(
-                        serialized, slots, others, names, widths, skip_damaged=not self._refuses
-                    )
-            except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as e:
-                raise errors.DataError(e.message.splitlines()[0]) from None
-            rows: dict[str, columns.Column] = {}
-            for feature in ids:
-                ragged = found[feature.source]
-                rows[feature.name] = columns.Ragged(
-                    ragged.values.numpy(), ragged.row_lengths().numpy()
-                )
-            for number, name in zip(numbers, names, strict=True):
-                values = found[name].numpy()
-                rows[number.name] = values if isinstance(number, Dense) else values[:, 0]
-            if not self._refuses and (num_skipped := int(found[parsers.NUM_SKIPPED])):
-                self._skip(num_skipped, f"the format {self._format} does not fit them.")
+                    values = found[_find_source(feature)].numpy()
+                    rows[feature.name] = values if isinstance(feature, Dense) else values[:, 0]
         return rows
 
-    def _skip(self, count: int, why: str) -> None:
+    def _parse(self, records: list[bytes]) -> tuple[Any, int]:
+        """Returns the features of the records that can be read, and how many cannot."""
+        ids = [f.source for f in self._features if isinstance(f, AnyIds)]
+        numbers = [f for f in self._features if not isinstance(f, AnyIds)]
+        names = [_find_source(f) for f in numbers]
+        widths = [f.width if isinstance(f, Dense) else 1 for f in numbers]
+        serialized = tf.constant(records, tf.string, [len(records)])
+        skips = not self._refuses
+        try:
+            found: Any
+            if self._format == "example":
+                found = parsers.parse_examples(serialized, ids, names, widths, skip_damaged=skips)
+            else:
+                slots = [int(s[1]) for name in ids if (s := _SLOT.fullmatch(name))]
+                others = [name for name in ids if not _SLOT.fullmatch(name)]
+                found = parsers.parse_instances(
+                    serialized, slots, others, names, widths, skip_damaged=skips
+                )
+        except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as e:
+            raise errors.DataError(e.message.splitlines()[0]) from None
+        return found, int(found[parsers.NUM_SKIPPED]) if skips else 0
+
+    def _find_labelled(self, records: list[bytes], num_damaged: int) -> list[bytes]:
+        """Returns the records that have a label, and those that are damaged."""
+        if num_damaged:
+            # The op would refuse all of them for one that is damaged.
+            return [record for record in records if _has_label(self._format, record)]
+        has_label = row_filters.filter_by_label(
+            tf.constant(records, tf.string, [len(records)]), [-math.inf], variant_type=self._format
+        ).numpy()
+        return [record for record, is_there in zip(records, has_label, strict=True) if is_there]
+
+    def skip(self, count: int, why: str) -> None:
+        """Counts records that cannot be read, and says why, once a minute.
+
+        Raises:
+            errors.DataError: They are to be refused.
+        """
         if self._refuses:
             raise errors.DataError(f"A record cannot be read: {why}")
         self.num_skipped += count
@@ -152,6 +184,20 @@ class Codec:
             self.num_skipped,
             why,
         )
+
+
+def _find_source(feature: Feature) -> str:
+    # A label of any name is the label.
+    return "label" if isinstance(feature, Label) else feature.source
+
+
+def _has_label(record_format: str, record: bytes) -> bool:
+    """Returns whether a record has a label, or is damaged."""
+    kind: Any = example_pb2.Example if record_format == "example" else proto_parser_pb2.Instance
+    try:
+        return bool(kind.FromString(record).label)
+    except message.DecodeError:
+        return True
 
 
 def _read_json(record: bytes) -> dict[str, list[Any]]:

@@ -1,15 +1,17 @@
 """`KafkaDataset` and plain messages, against librdkafka's mock cluster."""
 
 import itertools
+import threading
 
 import pytest
 import tensorflow as tf
 from support.kafka_mock import MockCluster
 
 from monolith import errors
-from monolith.data import kafka_messages, record_datasets
+from monolith.data import kafka_messages, kafka_topics, record_datasets
 from monolith.data.framing import Framing
 from monolith.data.record_datasets import KafkaDataset, PBDataset
+from monolith.proto import example_pb2
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
@@ -53,6 +55,62 @@ def test_messages_without_header(cluster):
         "bare", "group", cluster.servers, has_header=False, variant_type="plaintext"
     )
     assert read(dataset, 1) == [b"one"]
+
+
+def test_damaged_and_empty_payloads_are_skipped_and_counted(cluster):
+    """Not passed on: a training that parses them would stop there at every restart."""
+    framing = Framing(lagrangex_header=True)
+    good = example_pb2.Example(label=[1]).SerializeToString()
+    named = example_pb2.Example()
+    named.named_feature.add(name="user").feature.fid_v2_list.value.append(7)
+    # Only the bytes inside of the feature are damaged: its list has no whole number of fids.
+    inner = named.SerializeToString()[:-1]
+    inner = inner.replace(b"\x12\x0c\x12\x0a\x0a\x08", b"\x12\x0b\x12\x09\x0a\x07")
+    inner = bytes([inner[0], inner[1] - 1]) + inner[2:]
+    message = framing.make_record(inner) + framing.make_record(good) + framing.make_record(b"")
+    messages = [framing.make_record(b"\xff\xff"), b"", message]
+    for content in messages:
+        cluster.produce_raw("payloads", content)
+    broker = kafka_topics.Broker(cluster.servers, "group", {})
+    codec = kafka_messages.RecordCodec(framing, "example", "example", filter_empty=False)
+    pace = kafka_messages.read_pace(FOREVER, 0, 8)
+    assert read(kafka_messages.read_records(["payloads"], broker, pace, codec), 1) == [good]
+    # The same without a broker, since messages of several partitions come in any order.
+    codec = kafka_messages.RecordCodec(framing, "example", "example", filter_empty=False)
+    assert codec.decode(messages)["record"].tolist() == [good]
+    assert codec.num_skipped == 4
+    codec = kafka_messages.RecordCodec(framing, "example", "example", filter_empty=True)
+    assert codec.decode(messages)["record"].tolist() == [good]
+    assert codec.num_skipped == 2
+
+
+def test_a_batch_with_a_column_of_other_rows_is_skipped():
+    batch = example_pb2.ExampleBatch(batch_size=2)
+    batch.named_feature_list.add(name="user").feature.add()
+    codec = kafka_messages.RecordCodec(None, "examplebatch", "examplebatch", filter_empty=False)
+    assert codec.decode([batch.SerializeToString()])["record"].tolist() == []
+    assert codec.num_skipped == 1
+
+
+def test_reading_begins_where_the_settings_say(cluster):
+    """Programs for the original say it like this."""
+    cluster.produce_raw("reset", b"old")
+    dataset = KafkaDataset(
+        "reset",
+        "group",
+        cluster.servers,
+        has_header=False,
+        variant_type="plaintext",
+        configuration=["conf.topic.auto.offset.reset=latest"],
+    )
+    found = []
+    # A thread, since the first message is waited for; written until it comes.
+    thread = threading.Thread(target=lambda: found.extend(read(dataset, 1)))
+    thread.start()
+    while thread.is_alive():
+        cluster.produce_raw("reset", b"new")
+        thread.join(0.2)
+    assert found == [b"new"]
 
 
 def test_plain_messages(cluster):

@@ -70,7 +70,8 @@ def test_examples_and_instances_are_parsed_by_the_op():
     example.named_feature.add(name="user").feature.fid_v2_list.value.append(7)
     schema = (Ids("user"), Label("click"))
     codec = Codec("example", schema)
-    rows = codec.decode([example.SerializeToString(), b"\xff\xff", b""])
+    without_ids = example_pb2.Example(label=[0])
+    rows = codec.decode([example.SerializeToString(), b"\xff\xff", without_ids.SerializeToString()])
     assert rows["user"].lengths.tolist() == [1, 0]
     assert rows["click"].tolist() == [1, 0]
     assert codec.num_skipped == 1
@@ -83,8 +84,41 @@ def test_examples_and_instances_are_parsed_by_the_op():
         Codec("example", schema, refuse_damaged=True).decode([b"\xff\xff"])
 
 
+@pytest.mark.parametrize("record_format", ["json", "tf_example", "example", "instance"])
+@pytest.mark.parametrize("others", [[], [b"\xff\xff"]], ids=["whole", "beside_a_damaged_one"])
+def test_records_without_content_or_label_are_skipped(record_format, others):
+    """Not rows with the label 0: a message without a value deletes its key."""
+    unlabelled = example_pb2.Example(named_feature=[example_pb2.NamedFeature(name="user")])
+    good, bad = {
+        "json": (b'{"click": 1}', b"{}"),
+        "tf_example": (make_tf_example([], [], 1), tf.train.Example().SerializeToString()),
+        "example": (
+            example_pb2.Example(label=[1]).SerializeToString(),
+            unlabelled.SerializeToString(),
+        ),
+        "instance": (
+            proto_parser_pb2.Instance(label=[1]).SerializeToString(),
+            proto_parser_pb2.Instance(instance_weight=1).SerializeToString(),
+        ),
+    }[record_format]
+    codec = Codec(record_format, (Ids("user"), Label("click")))
+    rows = codec.decode([b"", good, bad, *others, good])
+    assert rows["click"].tolist() == [1, 1]
+    assert rows["user"].lengths.tolist() == [0, 0]
+    assert codec.num_skipped == 2 + len(others)
+    # Without a label among the features, content is all that a record needs.
+    codec = Codec(record_format, (Ids("user"),))
+    assert codec.decode([b"", good, bad or good])["user"].lengths.tolist() == [0, 0]
+    assert codec.num_skipped == 1
+    for record in (b"", bad):
+        with pytest.raises(errors.DataError, match="A record cannot be read"):
+            Codec(record_format, (Label("click"),), refuse_damaged=True).decode([record])
+
+
 def test_what_does_not_exist_is_refused():
     with pytest.raises(errors.ConfigError, match="There is no format 'xml'; records are json, "):
         Codec("xml", SCHEMA)
     with pytest.raises(errors.ConfigError, match="are fids; use Ids"):
         Codec("example", SCHEMA)
+    with pytest.raises(errors.ConfigError, match="but what an instance lacks is zeros"):
+        Codec("instance", SCHEMA[2:])
