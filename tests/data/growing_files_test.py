@@ -13,6 +13,7 @@ from support.waiting import wait_for
 
 import monolith as ml
 from monolith import errors
+from monolith.core import metrics
 from monolith.data import division, growing_files, identity, seekable
 from monolith.proto import example_pb2
 
@@ -164,6 +165,119 @@ def test_framed_examples_are_read(tmp_path):
     stream = make_stream(tmp_path, format="example", framing=framing)
     assert read(stream) == [[7, 8]]
     assert stream.num_skipped == 1
+
+
+@pytest.fixture
+def unread():
+    """How many bytes the metric has counted."""
+
+    class Sink:
+        num_bytes = 0
+
+        def emit(self, kind, name, value, tags):
+            assert (kind, name) == ("counter", "data_bytes_unread")
+            self.num_bytes += value
+
+    sink = Sink()
+    metrics.set_sink(sink)
+    yield sink
+    metrics.set_sink(None)
+
+
+def test_what_is_written_where_nobody_reads_is_counted(tmp_path, caplog, monkeypatch, unread):
+    monkeypatch.setattr(growing_files, "_LOOK_BACK_SEC", 0)
+    append(tmp_path / "a.jsonl", [1])
+    append(tmp_path / "c.jsonl", [3])
+    stream = make_stream(tmp_path, batch_size=1)._stream
+    records = stream.open(stream.start, division.Part(0, of=1))
+    assert records.poll(9) == [b'{"id": 1}']
+    assert records.poll(9) == [b'{"id": 3}']
+    assert unread.num_bytes == 0
+    append(tmp_path / "a.jsonl", [4])  # It was passed.
+    append(tmp_path / "b.jsonl", [5, 6])  # It comes before the file that is read.
+    assert records.poll(9) == []
+    one = len('{"id": 4}\n')
+    assert unread.num_bytes == 3 * one
+    for name, count in [("a", one), ("b", 2 * one)]:
+        sentence = f"{count} bytes of '{tmp_path}/{name}.jsonl' are not read: they were written"
+        assert sentence in caplog.text
+    append(tmp_path / "b.jsonl", [7])
+    append(tmp_path / "c.jsonl", [8])
+    assert records.poll(9) == [b'{"id": 8}']
+    assert unread.num_bytes == 4 * one
+    assert len(caplog.records) == 2  # Once for each file.
+    (tmp_path / "a.jsonl").unlink()
+    # A process that is started again does not know what was read before.
+    again = stream.open(records.get_place(), division.Part(0, of=1))
+    assert again.poll(9) == records.poll(9) == []
+    assert unread.num_bytes == 4 * one
+    append(tmp_path / "a.jsonl", [1])  # And that one is new again.
+    assert again.poll(9) == []
+    assert unread.num_bytes == 5 * one
+
+
+@pytest.mark.parametrize("number", [0, 39])
+def test_of_many_passed_files_new_ones_and_the_last_ones_are_noticed(
+    tmp_path, monkeypatch, unread, number
+):
+    monkeypatch.setattr(growing_files, "_LOOK_BACK_SEC", 0)
+    for i in range(1, 40):
+        append(tmp_path / f"{i:02}.jsonl", [i])
+    append(tmp_path / "99.jsonl", [99])
+    stream = make_stream(tmp_path)._stream
+    records = stream.open(stream.start, division.Part(0, of=1))
+    while records.poll(9):
+        pass
+    append(tmp_path / f"{number:02}.jsonl", [7])
+    assert records.poll(9) == []
+    assert unread.num_bytes == len('{"id": 7}\n')
+
+
+def test_half_a_framed_record_before_a_later_file_is_counted(tmp_path):
+    framing = ml.data.Framing(has_sort_id=False)
+    example = example_pb2.Example()
+    example.named_feature.add(name="id").feature.fid_v2_list.value.append(7)
+    record = framing.make_record(example.SerializeToString())
+    (tmp_path / "a.jsonl").write_bytes(record + record[:-1])
+    settings = {"format": "example", "framing": framing}
+    stream = make_stream(tmp_path, **settings)
+    assert read_all(stream) == [7]
+    assert stream.num_skipped == 0  # Its end may come.
+    (tmp_path / "b.jsonl").write_bytes(record)
+    stream = make_stream(tmp_path, **settings)
+    assert read_all(stream) == [7, 7]
+    assert stream.num_skipped == 1
+    sentence = r"a.jsonl' ends in the middle of a record, \d+ bytes behind byte"
+    with pytest.raises(errors.DataError, match=sentence):
+        read_all(make_stream(tmp_path, **settings, refuse_damaged=True))
+    # Nor does one come once nobody writes any more.
+    (tmp_path / "b.jsonl").write_bytes(record + record[:-1])
+    (tmp_path / "stop").touch()
+    stream = make_stream(tmp_path, **settings, stop_file=tmp_path / "stop")
+    assert read_all(stream) == [7, 7]
+    assert stream.num_skipped == 2
+
+
+def test_a_file_that_goes_before_it_was_read_is_a_warning(tmp_path, caplog, monkeypatch, unread):
+    monkeypatch.setattr(growing_files, "_READ_BYTES", 15)
+    one = len('{"id": 1}\n')
+    append(tmp_path / "a.jsonl", [1, 2, 3, 4])
+    stream = make_stream(tmp_path)._stream
+    records = stream.open(stream.start, division.Part(0, of=1))
+    assert records.poll(1) == [b'{"id": 1}']
+    place = records.get_place()
+    (tmp_path / "a.jsonl").unlink()
+    while records.poll(9):
+        pass
+    num_lost = 4 * one - 15
+    assert f"'{tmp_path}/a.jsonl' is gone, and {num_lost} of its bytes were not read" in caplog.text
+    assert unread.num_bytes == num_lost
+    assert len(caplog.records) == 1
+    again = stream.open(place, division.Part(0, of=1))
+    assert again.poll(9) == again.poll(9) == []
+    assert f"is gone, of which {one} bytes were read before" in caplog.text
+    assert len(caplog.records) == 2
+    assert unread.num_bytes == num_lost
 
 
 def test_workers_divide_the_files_among_themselves(tmp_path):
