@@ -11,6 +11,7 @@ import itertools
 import logging
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -40,6 +41,10 @@ for _name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy"):
     os.environ.pop(_name.upper(), None)
 for _name in ("TF_CONFIG", "MONOLITH_METRIC_PREFIX"):
     os.environ.pop(_name, None)
+
+# What a shell starts in the background ignores Ctrl-C, and so would all processes that tests start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples on every run, no time limit that a busy machine breaks, no files in the
 # checkout. `HYPOTHESIS_PROFILE=random` looks for new examples.

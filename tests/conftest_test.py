@@ -4,6 +4,8 @@ import dataclasses
 import os
 import pathlib
 import random
+import subprocess
+import sys
 import tempfile
 
 import numpy as np
@@ -57,6 +59,22 @@ def test_temporary_files_are_below_tmp_path(tmp_path):
     with tempfile.NamedTemporaryFile() as file:
         assert pathlib.Path(file.name).is_relative_to(tmp_path)
     assert pathlib.Path(tf.compat.v1.test.get_temp_dir()).is_relative_to(tmp_path)
+
+
+def test_ctrl_c_reaches_what_tests_start_also_if_a_shell_started_the_suite_in_the_background(
+    request,
+):
+    conftest = request.config.rootpath / "conftest.py"
+    program = (
+        "import runpy, signal, subprocess, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        f"runpy.run_path({str(conftest)!r}); "
+        "started = [sys.executable, '-c', 'import signal; print(signal.getsignal(2).__name__)']; "
+        "sys.exit(subprocess.run(started, check=True).returncode)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert found.stdout == "default_int_handler\n"
 
 
 @dataclasses.dataclass
