@@ -227,7 +227,7 @@ class _Nursery:
             call = getattr(importlib.import_module(module), function)
             code = call(message["arguments"], report, given)
         except SystemExit as error:
-            code = error.code if isinstance(error.code, int) else 1
+            code = _get_exit_code(error)
         except BaseException:  # noqa: BLE001 - the outermost frame of the process
             traceback.print_exc()
         finally:
@@ -235,7 +235,17 @@ class _Nursery:
                 with contextlib.suppress(Exception):
                     stream.flush()
             # Not further up, where the launcher's messages would be served once more.
-            os._exit(code)
+            os._exit(code & 0xFF)
+
+
+def _get_exit_code(error: SystemExit) -> int:
+    """Returns the code with which Python ends for it; what is no code it prints, as Python does."""
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code
+    print(error.code, file=sys.stderr)
+    return 1
 
 
 def _prepare() -> None:

@@ -285,7 +285,8 @@ class Supervisor:
         elif member.problem is not None and (member.problem[0] == REFUSED or place.is_chief):
             is_refused = member.problem[0] == REFUSED
             self._end(Outcome(1, member.problem[1], is_refused=is_refused), _FAILED_GRACE_SEC)
-        elif place.is_chief and code > _SIGNAL_EXIT_CODE:
+        elif place.is_chief and code - _SIGNAL_EXIT_CODE in _SIGNALS:
+            # A program may end with any other code on its own, also with one above 128.
             received = signal.Signals(code - _SIGNAL_EXIT_CODE)
             text = f"The chief was stopped by {received.name}; the training is saved."
             self._end(Outcome(code, text, received=received), _FAILED_GRACE_SEC)

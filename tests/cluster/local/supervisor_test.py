@@ -118,6 +118,21 @@ class TestOutcome:
         assert outcome.code == 143
         assert outcome.message.startswith("The chief was stopped by SIGTERM")
 
+    @pytest.mark.parametrize(("code", "ends_with"), [(200, 200), (-1, 255), (137, 137), (1000, 232)])
+    def test_a_chief_that_ends_with_a_code_of_its_own(self, run, code, ends_with):
+        outcome, _, _ = run({"chief": [["leave", code]]})
+        assert (outcome.code, outcome.received) == (1, None)
+        assert outcome.message == f"The chief has ended with {ends_with}."
+
+    def test_a_chief_that_leaves_with_a_text(self, run):
+        outcome, log, _ = run({"chief": [["leave", "No such file."]]})
+        assert (outcome.code, outcome.message) == (1, "The chief has ended with 1.")
+        assert "chief | No such file." in log.splitlines()
+
+    def test_a_chief_that_leaves_with_nothing_to_say(self, run):
+        outcome, _, _ = run({"chief": [["leave"]]})
+        assert (outcome.code, outcome.message) == (0, "")
+
     def test_forgotten_servers_and_deaf_workers_are_ended(self, run, monkeypatch):
         from monolith.cluster.local import supervisor
 
