@@ -10,6 +10,8 @@ Example:
     {'num_ps': 2, 'num_extra_ps': 0, 'num_redundant_ps': 0, 'num_workers': 3}
 """
 
+from collections.abc import Mapping
+
 from monolith import errors
 from monolith.cluster import members
 from monolith.cluster.members import Membership
@@ -25,6 +27,20 @@ _OF_WORKERS = (*_OF_SERVERS, "num_workers")
 def describe(config: DistributedCpuTrainingConfig) -> dict[str, int]:
     """Returns how many members of each kind a member was told of."""
     return {name: getattr(config, name) for name in _OF_WORKERS}
+
+
+def count(told: Mapping[str, int], role: str) -> int:
+    """Returns how many members of a role a job has, spare servers included.
+
+    Args:
+        told: What a member was told.
+        role: "ps" or "worker".
+
+    Example:
+        >>> count({"num_ps": 2, "num_extra_ps": 1, "num_redundant_ps": 1, "num_workers": 3}, "ps")
+        4
+    """
+    return sum(told.get(name, 0) for name in (_OF_SERVERS if role == "ps" else ("num_workers",)))
 
 
 class SizeCheck:

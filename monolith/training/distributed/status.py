@@ -21,7 +21,7 @@ import enum
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpc
@@ -35,8 +35,9 @@ from monolith.cluster.liveness import Life
 from monolith.cluster.members import MemberRecord, MemberState
 from monolith.proto import service_pb2
 from monolith.training.controller import client, files
-from monolith.training.distributed import plan
+from monolith.training.distributed import sizes
 
+_CHIEF = ("worker", 0)
 _CONTROLLER_TIMEOUT_SEC = 3.0
 _RECORD_NAME = re.compile(r"[a-z]+-\d+\.json", re.ASCII)
 # Facts of a member that others show; the rest of its details is between the members.
@@ -194,9 +195,9 @@ def read_status(
         ]
         records = later
     controller = _ask_controller(model_dir)
-    planned = plan.read_plan(model_dir)
+    told = next((r.details.get(sizes.SIZES) for r in records if (r.role, r.index) == _CHIEF), None)
     pairs = list(zip(records, lives, strict=True))
-    found = [_describe(record, life, planned) for record, life in pairs]
+    found = [_describe(record, life, told) for record, life in pairs]
     present = [pair for pair, member in zip(pairs, found, strict=True) if not member.is_past]
     steps = [step for m in found if isinstance(step := m.facts.get("global_step"), int)]
     if controller.global_step is not None:
@@ -235,11 +236,11 @@ def _read_records(model_dir: str) -> tuple[list[MemberRecord], list[str]]:
     return sorted(records, key=lambda record: (record.role, record.index)), damaged
 
 
-def _describe(record: MemberRecord, life: Life, planned: plan.JobPlan | None) -> MemberStatus:
+def _describe(record: MemberRecord, life: Life, told: Mapping[str, int] | None) -> MemberStatus:
     is_alive = life in (Life.ALIVE, Life.FROZEN)
     says_itself = life in (Life.ALIVE, Life.LEFT)
     return MemberStatus(
-        role="chief" if (record.role, record.index) == ("worker", 0) else record.role,
+        role="chief" if (record.role, record.index) == _CHIEF else record.role,
         index=record.index,
         address=record.address,
         host=record.host,
@@ -249,15 +250,14 @@ def _describe(record: MemberRecord, life: Life, planned: plan.JobPlan | None) ->
         started_sec=record.started_sec,
         seen_sec=record.beat_sec,
         message=record.message,
-        is_past=not is_alive and planned is not None and _is_beyond(record, planned),
+        is_past=not is_alive and told is not None and _is_beyond(record, told),
         facts={name: record.details[name] for name in _FACTS if name in record.details},
     )
 
 
-def _is_beyond(record: MemberRecord, planned: plan.JobPlan) -> bool:
-    """Returns whether a job of this plan has no place for a member."""
-    size = planned.settings.get("num_ps" if record.role == "ps" else "num_workers")
-    return isinstance(size, int) and record.index >= size
+def _is_beyond(record: MemberRecord, told: Mapping[str, int]) -> bool:
+    """Returns whether a job whose chief was told of so many members has no place for this one."""
+    return record.index >= sizes.count(told, record.role)
 
 
 def _count_missed(member: MemberStatus, newest: int | None) -> MemberStatus:
@@ -277,7 +277,7 @@ def _judge(present: list[tuple[MemberRecord, Life]], controller: ControllerStatu
         return JobState.RUNNING
     if lives & {Life.ALIVE, Life.FROZEN, Life.SILENT}:
         return JobState.IMPAIRED
-    chief = next((r for r, _ in present if (r.role, r.index) == ("worker", 0)), None)
+    chief = next((r for r, _ in present if (r.role, r.index) == _CHIEF), None)
     if chief is None or chief.is_active:
         return JobState.DEAD
     states = {

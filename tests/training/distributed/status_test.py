@@ -9,8 +9,9 @@ import pytest
 
 from monolith.cluster import members
 from monolith.cluster.members import MemberRecord, MemberState
+from monolith.training.config.job import DistributedCpuTrainingConfig
 from monolith.training.controller import files
-from monolith.training.distributed import plan, status
+from monolith.training.distributed import sizes, status
 from monolith.training.distributed.status import JobState
 
 ELSEWHERE = "elsewhere boot pid:[1] 1 2"
@@ -35,6 +36,11 @@ def write_record(model_dir, role, index, **changes):
     record = dataclasses.replace(record, **changes)
     (directory / f"{role}-{index}.json").write_text(record.to_json())
     return record
+
+
+def write_chief(model_dir, **settings):
+    told = sizes.describe(DistributedCpuTrainingConfig(num_workers=1, **settings))
+    write_record(model_dir, "worker", 0, details={sizes.SIZES: told})
 
 
 def refuse_to_sleep(seconds):
@@ -106,16 +112,23 @@ def test_servers_without_a_chief_are_a_dead_job(tmp_path):
 
 
 def test_leftovers_of_a_larger_job_do_not_count(tmp_path):
-    settings = {"num_ps": 1, "num_workers": 1}
-    plan.write_plan(str(tmp_path), plan.JobPlan(incarnation="a", settings=settings))
     write_record(tmp_path, "ps", 0)
     write_record(tmp_path, "ps", 1, beat_sec=0.0)
-    write_record(tmp_path, "ps", 2)  # A spare one, which lives.
-    write_record(tmp_path, "worker", 0)
+    write_record(tmp_path, "ps", 2)  # Which lives.
+    write_chief(tmp_path, num_ps=1)
     write_record(tmp_path, "worker", 1, beat_sec=0.0)
     job = read(tmp_path)
     assert job.state is JobState.RUNNING
     assert [m.is_past for m in job.members] == [False, True, False, False, True]
+
+
+def test_spare_servers_that_have_died_are_of_this_job(tmp_path):
+    for index in range(4):
+        write_record(tmp_path, "ps", index, beat_sec=0.0)
+    write_chief(tmp_path, num_ps=1, num_extra_ps=1, num_redundant_ps=1)
+    job = read(tmp_path)
+    assert job.state is JobState.IMPAIRED
+    assert [m.is_past for m in job.members] == [False, False, False, True, False]
 
 
 def test_controller_that_is_gone(tmp_path):
