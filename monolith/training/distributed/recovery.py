@@ -15,13 +15,13 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.cluster import manager, members
-from monolith.cluster.discovery import MLPServiceDiscovery
 from monolith.cluster.discovery_base import ServiceDiscovery
 from monolith.cluster.members import MemberRecord, Membership, MemberState
 from monolith.cluster.progress import WaitProgress
 from monolith.core import metrics
 from monolith.training.config.job import DistributedCpuTrainingConfig
 from monolith.training.distributed import plan
+from monolith.training.distributed.asking import PatientQuery
 from monolith.training.distributed.sizes import SizeCheck
 from monolith.training.tables.members import NodeAliveCheckerError
 
@@ -63,6 +63,7 @@ class UntilJobIsOver(ServiceDiscovery):
         self, discovery: ServiceDiscovery, config: DistributedCpuTrainingConfig, member: Membership
     ) -> None:
         self._discovery = discovery
+        self._query = PatientQuery(discovery)
         self._config = config
         self._member = member
         self._check_sizes = SizeCheck(member)
@@ -76,7 +77,7 @@ class UntilJobIsOver(ServiceDiscovery):
         self._discovery.deregister(name, index, addr)
 
     def query(self, name: str) -> dict[int, str]:
-        """As the discovery does.
+        """As the discovery does; while that does not answer, nobody is registered.
 
         Raises:
             JobIsOver: The chief has finished.
@@ -88,7 +89,7 @@ class UntilJobIsOver(ServiceDiscovery):
         if self._config.index > 0:
             raise_if_over(self._config.model_dir, self._member)
             self._check_sizes()
-        return self._discovery.query(name)
+        return self._query(name)
 
     def describe(self) -> str:
         """As the discovery does."""
@@ -257,15 +258,7 @@ def list_all_servers(discovery: ServiceDiscovery, cluster: manager.Cluster) -> m
 
     For a job that is over: a discovery that is gone by then does not make it a failure.
     """
-    try:
-        if isinstance(discovery, MLPServiceDiscovery):
-            # Otherwise it waits for those that are gone.
-            found = discovery.query("ps", skip_port_check=True)
-        else:
-            found = discovery.query("ps")
-    except Exception as error:  # noqa: BLE001 - any discovery, with errors of its own
-        logger.warning("the discovery does not say which servers there are: %s", error)
-        return cluster
+    found = PatientQuery(discovery, lists_dead=True)("ps")
     if not found:
         return cluster
     # A server waits to be dismissed under its index, so that gaps must stay gaps.

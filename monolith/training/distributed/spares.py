@@ -13,13 +13,13 @@ from collections.abc import Mapping
 
 from monolith import errors
 from monolith.cluster import liveness, manager, members
-from monolith.cluster.discovery import MLPServiceDiscovery
 from monolith.cluster.discovery_base import ServiceDiscovery
 from monolith.cluster.liveness import Life
 from monolith.cluster.members import MemberRecord, Membership
 from monolith.cluster.progress import WaitProgress
 from monolith.training.config.job import DistributedCpuTrainingConfig
 from monolith.training.distributed import recovery
+from monolith.training.distributed.asking import PatientQuery
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,8 @@ def settle(
     if config.num_redundant_ps <= 0 or num_required == 0:
         return
     path = manager._get_ps_cluster_file_name(config.model_dir, config.uuid)
+    # It tells of those that are gone, too, and does not wait for them.
+    query = PatientQuery(discovery, lists_dead=True)
     progress = WaitProgress(logger)
     deadline_sec = time.monotonic() + config.session_creation_timeout_secs
     while True:
@@ -54,7 +56,7 @@ def settle(
         listed, _ = manager._read_ps_cluster_file(path, num_required)
         if not listed:
             return
-        registered = _query(discovery)
+        registered = query("ps")
         gone = _find_gone(listed, registered, config.model_dir)
         if not gone:
             return
@@ -103,15 +105,3 @@ def _replace(path: str, listed: list[str], gone: list[str], registered: Mapping[
         logger.warning("the parameter server at %s takes the place of %s", now, before)
     manager._save_ps_cluster_to_file(path, [instead.get(addr, addr) for addr in listed])
     return True
-
-
-def _query(discovery: ServiceDiscovery) -> dict[int, str]:
-    """Returns the servers that are registered; nobody if the discovery does not answer now."""
-    try:
-        if isinstance(discovery, MLPServiceDiscovery):
-            # Otherwise it waits for those that are gone.
-            return discovery.query("ps", skip_port_check=True)
-        return discovery.query("ps") or {}
-    except Exception as error:  # noqa: BLE001 - any discovery, with errors of its own
-        logger.warning("the discovery does not say which servers there are: %s", error)
-        return {}

@@ -118,7 +118,9 @@ class TestOutcome:
         assert outcome.code == 143
         assert outcome.message.startswith("The chief was stopped by SIGTERM")
 
-    @pytest.mark.parametrize(("code", "ends_with"), [(200, 200), (-1, 255), (137, 137), (1000, 232)])
+    @pytest.mark.parametrize(
+        ("code", "ends_with"), [(200, 200), (-1, 255), (137, 137), (1000, 232)]
+    )
     def test_a_chief_that_ends_with_a_code_of_its_own(self, run, code, ends_with):
         outcome, _, _ = run({"chief": [["leave", code]]})
         assert (outcome.code, outcome.received) == (1, None)

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from monolith.cluster import heartbeat
+from monolith.cluster import consul, heartbeat, manager
 from monolith.cluster.discovery import MLPServiceDiscovery
 from monolith.cluster.discovery_file import FileServiceDiscovery
 from monolith.cluster.members import MemberConflictError, Membership, MemberState
@@ -45,6 +45,52 @@ def make_retries(worker, clusters, **settings):
     found, slept = iter(clusters), []
     retries = recovery.Retries(config, lambda: next(found), worker, sleep=slept.append)
     return retries, slept
+
+
+class Away(FileServiceDiscovery):
+    """Answers only after some errors."""
+
+    def __init__(self, base_path, num_errors):
+        super().__init__(base_path, stale_after_secs=None)
+        self._num_left = self._num_errors = num_errors
+        self.before_error = lambda: None
+
+    def query(self, name):
+        if self._num_left == 0:
+            return super().query(name)
+        self._num_left -= 1
+        self.before_error()
+        raise consul.ConsulException(f"Error {self._num_errors - self._num_left}.")
+
+
+class TestDiscoveryThatIsAway:
+    """While this worker looks for members that have moved."""
+
+    @pytest.fixture
+    def away(self, tmp_path):
+        return Away(str(tmp_path / "discovery"), num_errors=3)
+
+    def find(self, tmp_path, discovery, worker, monkeypatch):
+        monkeypatch.setattr(manager, "_cluster_query_failure_handler", lambda: None)
+        config = DistributedCpuTrainingConfig(index=1, num_workers=2, model_dir=str(tmp_path))
+        patient = recovery.UntilJobIsOver(discovery, config, worker)
+        return manager.get_training_cluster(
+            patient, "w:1", 1, 0, 1, 2, str(tmp_path), "", timeout_sec=60
+        )
+
+    def test_it_is_waited_for(self, tmp_path, away, chief, worker, monkeypatch, caplog):
+        away.register("worker", 0, "c:1")
+        away.register("ps", 0, "a:1")
+        assert self.find(tmp_path, away, worker, monkeypatch) == make_cluster("a:1")
+        warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+        assert warnings == [
+            f"{away.describe()} does not say who is registered as worker: ConsulException: Error 1."
+        ]
+
+    def test_the_job_may_end_meanwhile(self, tmp_path, away, chief, worker, monkeypatch):
+        away.before_error = lambda: chief.leave(MemberState.FINISHED)
+        with pytest.raises(recovery.JobIsOver):
+            self.find(tmp_path, away, worker, monkeypatch)
 
 
 class TestRetries:
@@ -198,4 +244,5 @@ class TestServersOfAJobThatIsOver:
 
         monkeypatch.setattr(discovery, "query", fail)
         assert recovery.list_all_servers(discovery, cluster) is cluster
-        assert "the discovery does not say which servers there are: No such host." in caplog.text
+        text = "does not say who is registered as ps: ConnectionError: No such host."
+        assert text in caplog.text
