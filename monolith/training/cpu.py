@@ -138,7 +138,8 @@ def distributed_train(
         EnvironmentError: TensorFlow executes eagerly.
         ValueError: The config makes no sense, or is not that of the other members.
         MemberConflictError: Another process has this role and index.
-        tf.errors.OpError: A member was lost, and `max_retry_times` does not allow another try.
+        recovery.JobFailedError: The chief has failed; or members were lost more often than
+            `max_retry_times` allows.
         SystemExit: SIGTERM has stopped the training, which is saved.
     """
     check_graph_mode()

@@ -58,8 +58,8 @@ class MemberSettings:
     :param uuid: Identifies this run of the job, also in service discovery.
     :param operation_timeout_in_ms: Longest time of one session run. -1 means no limit.
     :param session_creation_timeout_secs: How long a worker waits for the session to be ready.
-    :param max_retry_times: How often a worker starts again after the cluster changed. 0 means 6
-        times with partial recovery and never without.
+    :param max_retry_times: How often, from one save to the next, a worker starts again after the
+        cluster changed. 0 means 6 times with partial recovery and never without.
     :param retry_wait_in_secs: How long a worker waits before it starts again.
     :param fountain_zk_host: ZooKeeper servers of the Fountain input service.
     :param fountain_model_name: Name of the model in the Fountain input service.

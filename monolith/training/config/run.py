@@ -40,7 +40,8 @@ class RunConfig:
         enable_model_dump: Whether the model is written as a protobuf.
         partial_recovery: Whether a restore leaves servers alone that did not restart. None: in a
             cluster that `monolith train` or an `Estimator` starts, yes.
-        max_retry_times: How often a worker starts again after the cluster changed.
+        max_retry_times: How often, from one save to the next, a worker starts again after the
+            cluster changed.
         retry_wait_in_secs: How long a worker waits before it starts again.
         bzid: Business id of the model on the serving side.
         base_name: Name of the service on the serving side.

@@ -2,18 +2,19 @@
 
 A job whose members are the same as before goes on as often as it takes: a connection was cut, or
 somebody was started again at the same address. When other members have taken their places, a try
-counts, so that a job whose servers die again and again ends at some time. And a job whose chief has
-finished or failed is over: then a worker ends, too.
+counts, so that a job whose servers die again and again ends at some time; unless it has saved
+meanwhile, and so gets on. And a job whose chief has finished or failed is over: then a worker ends,
+too.
 """
 
 import logging
 import time
 from collections.abc import Callable
-from typing import NoReturn
 
 import tensorflow as tf
 
 from monolith import errors
+from monolith.checkpoint import delta_chain
 from monolith.cluster import manager, members
 from monolith.cluster.discovery_base import ServiceDiscovery
 from monolith.cluster.members import MemberRecord, Membership, MemberState
@@ -47,7 +48,7 @@ class JobIsOver(Exception):
 
 
 class JobFailedError(errors.MonolithError, RuntimeError):
-    """The chief has failed, or was stopped, and this worker ends with it."""
+    """A worker ends: the chief has failed, or was stopped, or members were lost too often."""
 
 
 class UntilJobIsOver(ServiceDiscovery):
@@ -159,6 +160,7 @@ class Retries:
         self._sleep = sleep
         self._progress = WaitProgress(logger)
         self._num_retries = 0
+        self._saved: str | None = None
         self._max_retries = config.max_retry_times or (
             _DEFAULT_RETRIES if config.partial_recovery and not config.enable_sync_training else 0
         )
@@ -168,6 +170,7 @@ class Retries:
     def find_cluster(self) -> tuple[manager.Cluster, manager.Task]:
         """Waits for the members and returns them, for the first try."""
         self._found = self._find_cluster()
+        self._saved = _find_saved(self._config.model_dir)
         return _copy(self._found)
 
     def wait_for_cluster(
@@ -181,8 +184,7 @@ class Retries:
 
         Raises:
             JobIsOver: The chief has finished.
-            JobFailedError: The chief has failed.
-            Exception: `error`, if there were too many tries.
+            JobFailedError: The chief has failed, or there were too many tries.
         """
         text = str(error).partition("\n")[0]
         wait_sec = max(self._config.retry_wait_in_secs, _MIN_WAIT_SEC)
@@ -198,19 +200,20 @@ class Retries:
         before, self._found = self._found, self._find_cluster()
         if self._found == before:
             return used
+        saved = _find_saved(self._config.model_dir)
+        if saved not in (None, self._saved):
+            self._num_retries, self._saved = 0, saved
         self._num_retries += 1
         if self._num_retries > self._max_retries:
-            self._give_up(error)
+            again = f" {self._num_retries} times without a save" if self._num_retries > 1 else ""
+            raise JobFailedError(
+                f"{self._member.record.name.capitalize()} ends, since the members have changed"
+                f"{again}, and `max_retry_times` allows {self._max_retries} changes "
+                f"({type(error).__name__}: {text.rstrip('.')}); start the job again, it goes on "
+                "from its last checkpoint."
+            ) from error
         logger.info("the members have changed, try %d of %d", self._num_retries, self._max_retries)
         return _copy(self._found)
-
-    def _give_up(self, error: Exception) -> NoReturn:
-        logger.error(
-            "the members have changed %d times, and `max_retry_times` allows %d",
-            self._num_retries,
-            self._max_retries,
-        )
-        raise error
 
 
 def wait_for_choice(
@@ -269,6 +272,15 @@ def list_all_servers(discovery: ServiceDiscovery, cluster: manager.Cluster) -> m
 def _copy(found: tuple[manager.Cluster, manager.Task]) -> tuple[manager.Cluster, manager.Task]:
     cluster, task = found
     return {job: list(addrs) for job, addrs in cluster.items()}, dict(task)
+
+
+def _find_saved(model_dir: str) -> str | None:
+    """Returns what a restore would go back to, deltas included; None if nothing can be seen."""
+    try:
+        checkpoint = tf.train.latest_checkpoint(model_dir)
+        return checkpoint and delta_chain.get_newest_prefix(checkpoint)
+    except (tf.errors.OpError, OSError):
+        return None
 
 
 def _describe_end(chief: MemberRecord) -> str:

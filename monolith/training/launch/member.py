@@ -227,7 +227,7 @@ def _tell(error: Exception, channel: "_Channel") -> int:
         text = (str(error).strip().splitlines() or [""])[0]
         channel.send(FAILED, f"{type(error).__name__}: {text}")
     elif isinstance(error, JobFailedError):
-        # It ends with its chief, which says why.
+        # It ends with its chief, which says why; or others may go on without it.
         channel.send(FAILED, sentence)
     else:
         channel.send(REFUSED, sentence)

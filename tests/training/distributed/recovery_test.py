@@ -3,6 +3,7 @@
 import pytest
 import tensorflow as tf
 
+from monolith.checkpoint import delta_chain
 from monolith.cluster import consul, heartbeat, manager
 from monolith.cluster.discovery import MLPServiceDiscovery
 from monolith.cluster.discovery_file import FileServiceDiscovery
@@ -37,6 +38,12 @@ def chief(tmp_path):
 
 def make_cluster(*ps):
     return {"chief": ["c:1"], "worker": ["w:1"], "ps": list(ps)}, TASK
+
+
+def write_checkpoint(directory, step):
+    """Writes what says that there is a checkpoint."""
+    (directory / f"model.ckpt-{step}.index").touch()
+    (directory / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{step}"\n')
 
 
 def make_retries(worker, clusters, **settings):
@@ -111,7 +118,28 @@ class TestRetries:
         used = retries.wait_for_cluster(ERROR, used)
         assert used == clusters[1]
         used = retries.wait_for_cluster(ERROR, used)
-        with pytest.raises(tf.errors.UnavailableError):
+        with pytest.raises(recovery.JobFailedError) as raised:
+            retries.wait_for_cluster(ERROR, used)
+        assert str(raised.value) == (
+            "Worker 1 ends, since the members have changed 3 times without a save, and "
+            "`max_retry_times` allows 2 changes (UnavailableError: Connection reset); start the "
+            "job again, it goes on from its last checkpoint."
+        )
+
+    def test_a_save_is_a_new_beginning(self, worker, tmp_path):
+        """Saves count from the last change on; a delta is one, too."""
+        clusters = [make_cluster(f"host{i}:1") for i in range(5)]
+        retries, _ = make_retries(worker, clusters, max_retry_times=1, model_dir=str(tmp_path))
+        write_checkpoint(tmp_path, 7)
+        used = retries.find_cluster()
+        used = retries.wait_for_cluster(ERROR, used)
+        deltas = delta_chain.serialize([delta_chain.Delta(step=9, num_rows=1)])
+        (tmp_path / "model.ckpt-7.deltas").write_text(deltas)
+        used = retries.wait_for_cluster(ERROR, used)
+        write_checkpoint(tmp_path, 11)
+        used = retries.wait_for_cluster(ERROR, used)
+        (tmp_path / "checkpoint").unlink()  # As if the disk were away.
+        with pytest.raises(recovery.JobFailedError, match=r"changed 2 times .* allows 1"):
             retries.wait_for_cluster(ERROR, used)
 
     @pytest.mark.parametrize(
@@ -124,7 +152,7 @@ class TestRetries:
         used = retries.find_cluster()
         for _ in range(allowed):
             used = retries.wait_for_cluster(ERROR, used)
-        with pytest.raises(tf.errors.UnavailableError):
+        with pytest.raises(recovery.JobFailedError, match=f"`max_retry_times` allows {allowed}"):
             retries.wait_for_cluster(ERROR, used)
 
     def test_servers_that_were_left_out_stay_out(self, worker):
