@@ -35,6 +35,7 @@ from monolith.training import ps_benchmark
 from monolith.training.config import supported
 from monolith.training.config.job import CpuTrainingConfig, DistributedCpuTrainingConfig
 from monolith.training.distributed import (
+    choice,
     debugging,
     exporter,
     recovery,
@@ -226,7 +227,7 @@ def _train_as_worker(
                     _choose_servers(config, cluster, task, member)
                 return _run_attempt(config, params, cluster, task, user_hooks, member)
             except recovery.LOST_MEMBER_ERRORS as error:
-                cluster, task = retries.wait_for_cluster(error, (cluster, task))
+                cluster, task = retries.wait_for_cluster(error)
     except recovery.JobIsOver:
         return None
     except BaseException as error:
@@ -246,15 +247,13 @@ def _choose_servers(
     member: Membership,
 ) -> None:
     """Leaves the spare servers out that are slower than the others."""
-    if is_chief(config):
-        hooks = [recovery.SayMeasuringHook(member)]
-        _run_ps_benchmark(config, config.num_ps, cluster, task, hooks)
-        return
-    chosen = recovery.wait_for_choice(config, cluster, member)
-    if chosen is not None:
-        cluster["ps"] = list(chosen)
-    else:
-        _run_ps_benchmark(config, config.num_ps, cluster, task)
+
+    def measure(hooks: Sequence[tf.compat.v1.train.SessionRunHook]) -> list[str]:
+        measured = copy.deepcopy(cluster)
+        _run_ps_benchmark(config, config.num_ps, measured, task, hooks)
+        return measured["ps"]
+
+    cluster["ps"] = choice.choose_servers(config, cluster, member, measure)
 
 
 def _run_attempt(

@@ -12,6 +12,7 @@ import tensorflow as tf
 from support import counting, jobs, proxies
 
 from monolith.cluster import members
+from monolith.training.distributed import choice
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("graph_mode")]
 
@@ -126,6 +127,22 @@ class TestServer:
         job.expect_success()
         chief = started["worker-0"].log
         assert f"the parameter server at {addrs[2]} takes the place of {addrs[1]}" in chief
+        assert re.search(r"restoring \d+ of \d+ devices", chief)
+        check_bounds(settings, job, exact_server=1)
+
+    def test_one_of_those_that_were_chosen_is_replaced_where_it_stood(self, settings, job):
+        settings.partial_recovery, settings.num_extra_ps = True, 1
+        started = counting.start_job(job, settings)
+        wait_for_step(settings, 40, job)
+        chosen = wait_for_record(settings, "worker", 0).details[choice.CHOICE]["servers"]
+        servers = [wait_for_record(settings, "ps", index) for index in range(3)]
+        (index,) = [server.index for server in servers if server.address == chosen[1]]
+        started[f"ps-{index}"].kill()
+        counting.start_member(job, settings, "ps", index, name="ps-again")
+        job.members.remove(started[f"ps-{index}"])
+        job.expect_success()
+        chief = started["worker-0"].log
+        assert chief.count("chosen parameter servers") == 1
         assert re.search(r"restoring \d+ of \d+ devices", chief)
         check_bounds(settings, job, exact_server=1)
 

@@ -25,7 +25,7 @@ from monolith.cluster import members
 from monolith.cluster.local import nursery, processes
 from monolith.cluster.local import start as local_start
 from monolith.cluster.members import MemberState
-from monolith.training.distributed import plan
+from monolith.training.distributed import choice, plan
 from monolith.training.distributed.exporter import METRICS
 from monolith.training.estimator import Estimator, RunConfig
 
@@ -177,7 +177,8 @@ def test_servers_beyond_those_that_are_needed(tmp_path):
     # The redundant one is not on the list, and of the two on it the measuring has left one.
     (written,) = (model_dir / "ps_cluster_dir").iterdir()
     assert len(written.read_text().split(",")) == 2
-    assert len(plan.read_plan(str(model_dir)).servers) == 1
+    chief = members.read_member(str(model_dir), "worker", 0)
+    assert len(chief.details[choice.CHOICE]["servers"]) == 1
     assert read_step(model_dir) == 20
 
 

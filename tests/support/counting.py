@@ -41,6 +41,7 @@ class Settings:
     role: str = "worker"
     index: int = 0
     num_ps: int = 2
+    num_extra_ps: int = 0
     num_redundant_ps: int = 0
     num_workers: int = 2
     num_batches: int = 40
@@ -215,6 +216,7 @@ def run_member(settings):
         server_type=settings.role,
         index=settings.index,
         num_ps=settings.num_ps,
+        num_extra_ps=settings.num_extra_ps,
         num_redundant_ps=settings.num_redundant_ps,
         num_workers=settings.num_workers,
         model_dir=settings.model_dir,
@@ -253,6 +255,7 @@ def shorten_times(settings):
     worker.CLOSE_SEC = 0.5
     worker.MAKE_SEC = 20.0
     server._LOOK_SEC = 0.5
+    cpu._EXTRA_PS_BENCHMARK_SECS = 0.2
     start.SHARED_WAIT_SEC = settings.shared_wait_sec
     split_desk.POLL_SEC = 0.05
     if settings.proxies and settings.role == "worker":
@@ -282,7 +285,7 @@ def start_job(job, settings, **changes):
     """Starts all members of a job; returns them by name."""
     settings = dataclasses.replace(settings, **changes)
     started = {}
-    num_ps = settings.num_ps + settings.num_redundant_ps
+    num_ps = settings.num_ps + settings.num_extra_ps + settings.num_redundant_ps
     for role, count in (("ps", num_ps), ("worker", settings.num_workers)):
         for index in range(count):
             started[f"{role}-{index}"] = start_member(job, settings, role, index)

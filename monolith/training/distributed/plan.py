@@ -72,7 +72,6 @@ class JobPlan:
         settings: Settings by name.
         tables: What the table of each feature is made of.
         table_names: The table of each feature on the servers.
-        servers: Addresses of the parameter servers that take part; None before they are chosen.
         max_steps: Global step at which the training ends; None if only its input ends it.
         variables: Type, shape and device of each dense variable; None before the graph is built.
     """
@@ -83,7 +82,6 @@ class JobPlan:
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     tables: dict[str, str] = dataclasses.field(default_factory=dict)
     table_names: dict[str, str] = dataclasses.field(default_factory=dict)
-    servers: list[str] | None = None
     max_steps: int | None = None
     variables: dict[str, str] | None = None
 
@@ -221,14 +219,6 @@ def choose_run(model_dir: str) -> str:
     if chief is None or plan is None or chief.state is MemberState.FINISHED:
         return uuid.uuid4().hex
     return plan.run or uuid.uuid4().hex
-
-
-def read_current_plan(model_dir: str) -> JobPlan | None:
-    """Returns the plan of the chief that runs now; None if it has written none."""
-    chief, plan = members.read_member(model_dir, "worker", 0), read_plan(model_dir)
-    if chief is None or plan is None or not chief.is_active:
-        return None
-    return plan if plan.incarnation == chief.incarnation else None
 
 
 def check_plan(

@@ -36,8 +36,6 @@ LOST_MEMBER_ERRORS = (
 )
 
 _DEFAULT_RETRIES = 6
-_MEASURING = "measuring"
-_POLL_SEC = 0.2
 _NOBODY = "0.0.0.0:1"
 # A member that is not there yet is not asked for in a loop.
 _MIN_WAIT_SEC = 0.2
@@ -164,23 +162,19 @@ class Retries:
         self._max_retries = config.max_retry_times or (
             _DEFAULT_RETRIES if config.partial_recovery and not config.enable_sync_training else 0
         )
-        # As discovery has it, before spare servers are left out.
         self._found: tuple[manager.Cluster, manager.Task] | None = None
 
     def find_cluster(self) -> tuple[manager.Cluster, manager.Task]:
-        """Waits for the members and returns them, for the first try."""
+        """Waits for the members and returns them, for the first try; spare servers, too."""
         self._found = self._find_cluster()
         self._saved = _find_saved(self._config.model_dir)
         return _copy(self._found)
 
-    def wait_for_cluster(
-        self, error: Exception, used: tuple[manager.Cluster, manager.Task]
-    ) -> tuple[manager.Cluster, manager.Task]:
-        """Returns the members for the next try.
+    def wait_for_cluster(self, error: Exception) -> tuple[manager.Cluster, manager.Task]:
+        """Returns the members for the next try; spare servers, too.
 
         Args:
             error: What has ended the last one.
-            used: The members of the last one, of which some servers may have been left out.
 
         Raises:
             JobIsOver: The chief has finished.
@@ -199,7 +193,7 @@ class Retries:
         self._sleep(wait_sec)
         before, self._found = self._found, self._find_cluster()
         if self._found == before:
-            return used
+            return _copy(self._found)
         saved = _find_saved(self._config.model_dir)
         if saved not in (None, self._saved):
             self._num_retries, self._saved = 0, saved
@@ -214,46 +208,6 @@ class Retries:
             ) from error
         logger.info("the members have changed, try %d of %d", self._num_retries, self._max_retries)
         return _copy(self._found)
-
-
-def wait_for_choice(
-    config: DistributedCpuTrainingConfig, cluster: manager.Cluster, member: Membership
-) -> list[str] | None:
-    """Waits until the chief measures spare servers, or has chosen.
-
-    Returns:
-        The servers that it has chosen; None if it is measuring, and this worker is to help.
-    """
-    progress = WaitProgress(logger)
-    chief_addr = cluster["chief"][0]
-    while True:
-        found = plan.read_current_plan(config.model_dir)
-        if found is not None and found.servers is not None:
-            return found.servers
-        chief = members.read_member(config.model_dir, "worker", 0)
-        if chief is not None and chief.is_active and chief.details.get(_MEASURING):
-            return None
-        raise_if_over(config.model_dir, member)
-        if members.is_refused(chief_addr):
-            raise NodeAliveCheckerError(f"the chief at {chief_addr} is unreachable")
-        progress.report("Waiting for the chief to measure the parameter servers.")
-        time.sleep(_POLL_SEC)
-
-
-class SayMeasuringHook(tf.compat.v1.train.SessionRunHook):
-    """Lets the workers know that the chief is ready to measure with them.
-
-    Args:
-        member: The chief.
-    """
-
-    def __init__(self, member: Membership) -> None:
-        self._member = member
-
-    def after_create_session(
-        self, session: tf.compat.v1.Session, coord: tf.train.Coordinator
-    ) -> None:
-        self._member.update(details={_MEASURING: True})
 
 
 def list_all_servers(discovery: ServiceDiscovery, cluster: manager.Cluster) -> manager.Cluster:

@@ -28,7 +28,7 @@ from monolith.cluster.members import (
 )
 from monolith.training.config.cluster import MemberSettings
 from monolith.training.config.job import DistributedCpuTrainingConfig
-from monolith.training.distributed import plan, sizes
+from monolith.training.distributed import choice, plan, sizes
 from monolith.training.tables.members import NodeAliveCheckerError
 
 logger = logging.getLogger(__name__)
@@ -215,6 +215,7 @@ def joined(config: DistributedCpuTrainingConfig, addr: str) -> Iterator[Membersh
     details: dict[str, Any] = {"code": plan.describe_code(), sizes.SIZES: sizes.describe(config)}
     if config.server_type == "worker" and config.index == 0:
         details[plan.RUN] = plan.choose_run(config.model_dir)
+        details |= choice.inherit(config.model_dir)
     member = Membership(config.model_dir, config.server_type, config.index, addr, details=details)
     member.join()
     try:

@@ -302,7 +302,6 @@ class _Attempt:
             settings=plan.describe_settings(training.config),
             tables=plan.describe_tables(training),
             table_names=debugging.name_tables(training),
-            servers=list(self._servers),
         )
         if self._is_chief:
             run = str(self._member.record.details[plan.RUN])

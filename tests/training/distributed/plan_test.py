@@ -119,7 +119,7 @@ class TestDescriptions:
 class TestFile:
     def test_round_trip(self, tmp_path):
         assert plan.read_plan(str(tmp_path)) is None
-        written = dataclasses.replace(TestDifference.PLAN, run="r", servers=["a:1"], max_steps=7)
+        written = dataclasses.replace(TestDifference.PLAN, run="r", max_steps=7)
         plan.write_plan(str(tmp_path), written)
         assert plan.read_plan(str(tmp_path)) == written
 
@@ -128,16 +128,6 @@ class TestFile:
         (tmp_path / "members" / "plan.json").write_text('{"incarnation": "a", "weather": 1}')
         assert plan.read_plan(str(tmp_path)) is None
         assert "plan.json" in caplog.text
-
-    def test_current_is_that_of_the_chief_that_runs(self, tmp_path):
-        model_dir = str(tmp_path)
-        chief = Membership(model_dir, "worker", 0, "a:1")
-        plan.write_plan(model_dir, JobPlan(incarnation=chief.record.incarnation))
-        assert plan.read_current_plan(model_dir) is None
-        chief.join()
-        assert plan.read_current_plan(model_dir) is not None
-        chief.leave(MemberState.FINISHED)
-        assert plan.read_current_plan(model_dir) is None
 
 
 class TestRun:
