@@ -7,6 +7,7 @@ is nothing to send: it may have been started again, with rows of long ago.
 """
 
 import logging
+import re
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_BACKOFF_SEC = 2.0
 _LISTS = ("/raw_list_ids", "hashtable_list_ids/")
+# A part is served under its own name, or under the model's and its own.
+_PART = re.compile(r"(?:^|:)ps_(\d+)$", re.ASCII)
 # With these a model says that it lacks the function.
 _UNKNOWN = (
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -55,11 +58,11 @@ def name_in_part(signature: str, model: str) -> str:
     Example:
         >>> name_in_part("MonolithMultiHashTable_/raw_assign", "ps_0")
         'MonolithMultiHashTable_0/raw_assign'
-        >>> name_in_part("MonolithMultiHashTable_/raw_assign", "ads")
+        >>> name_in_part("MonolithMultiHashTable_/raw_assign", "apps_rank")  # Is no part.
         'MonolithMultiHashTable_/raw_assign'
     """
-    number = model.rpartition("ps_")[2]
-    return signature.replace("_/", f"_{number}/") if number != model else signature
+    part = _PART.search(model)
+    return signature.replace("_/", f"_{part[1]}/") if part else signature
 
 
 def _is_question(signature: str) -> bool:

@@ -12,7 +12,7 @@ from tensorflow_serving.apis import predict_pb2
 
 from monolith.serving.sync.channel import SyncChannel
 from monolith.serving.sync.config import SyncConfig
-from monolith.serving.sync.sender import RowSender
+from monolith.serving.sync.sender import RowSender, name_in_part
 from monolith.serving.sync.targets import Target
 
 
@@ -96,6 +96,24 @@ def wake_until(sender, condition):
         return condition()
 
     wait_for(wake)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("ps_0", "MonolithMultiHashTable_0/raw_assign"),
+        ("m:ps_12", "MonolithMultiHashTable_12/raw_assign"),
+        ("apps_rank:ps_1", "MonolithMultiHashTable_1/raw_assign"),
+        ("gps", "MonolithMultiHashTable_/raw_assign"),
+        ("apps_rank", "MonolithMultiHashTable_/raw_assign"),
+        ("clips_2", "MonolithMultiHashTable_/raw_assign"),
+        ("ps_v2", "MonolithMultiHashTable_/raw_assign"),
+        ("m:entry", "MonolithMultiHashTable_/raw_assign"),
+    ],
+)
+def test_only_parts_have_a_number(model, name):
+    assert name_in_part("MonolithMultiHashTable_/raw_assign", model) == name
+    assert name_in_part("hashtable_assign", model) == "hashtable_assign"
 
 
 def test_a_server_that_takes_no_packed_rows_gets_floats(start, caplog):
