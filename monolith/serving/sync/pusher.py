@@ -173,21 +173,19 @@ class RowPusher:
         """Sends the last changes, waits for servers to get them, and ends.
 
         Args:
-            flush_sec: How long to wait; None: as the config says.
+            flush_sec: How long to wait; None: as the config says. 0: nothing more is sent, such as
+                when nobody can read rows any more.
 
         Returns:
             Whether all servers that are known have everything.
         """
         self._stopped.set()
         self._thread.join()
-        deadline_sec = self._clock() + (self._config.flush_sec if flush_sec is None else flush_sec)
-        is_done = self._round()
-        while not is_done and self._clock() < deadline_sec:
-            time.sleep(_FLUSH_POLL_SEC)
-            is_done = self._round()
+        flush_sec = self._config.flush_sec if flush_sec is None else flush_sec
+        is_done = flush_sec != 0 and self._send_last(flush_sec)
         for sender in self._senders.values():
             sender.close()
-        if not is_done:
+        if not is_done and flush_sec != 0:
             late = self._late
             logger.warning(
                 "%s of this training ends before all servers have its last rows: %s; they get the "
@@ -205,6 +203,14 @@ class RowPusher:
             next_sec = max(next_sec + self._config.interval_sec, self._clock())
             if self._stopped.wait(next_sec - self._clock()):
                 return
+
+    def _send_last(self, flush_sec: float) -> bool:
+        deadline_sec = self._clock() + flush_sec
+        is_done = self._round()
+        while not is_done and self._clock() < deadline_sec:
+            time.sleep(_FLUSH_POLL_SEC)
+            is_done = self._round()
+        return is_done
 
     def _round(self) -> bool:
         """Collects changes and wakes who sends them; returns whether nothing is outstanding."""

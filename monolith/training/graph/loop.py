@@ -34,10 +34,14 @@ from monolith.training.hooks.cached_fetches import CachedFetchesHook
 from monolith.training.hooks.evaluation import EvaluationHook
 from monolith.training.hooks.interrupt import StopOnSignalHook
 from monolith.training.hooks.nan_loss import NanLossHook
+from monolith.training.hooks.serving_sync import ServingSyncHook
 from monolith.training.hooks.summaries import SummaryWriter
+from monolith.training.hooks.sync_training import ParameterSyncHook
 from monolith.training.hooks.watch import WatchHook
 
 logger = logging.getLogger(__name__)
+
+_CLOSED = (EvaluationHook, ParameterSyncHook, ServingSyncHook, WatchHook)
 
 
 def make_stop_hooks(steps: int | None, max_steps: int | None) -> list[Hook]:
@@ -189,18 +193,17 @@ def _report_stop(number: signal.Signals, model_dir: str, is_saved: bool) -> None
 
 @contextlib.contextmanager
 def released(hooks: Sequence[Hook]) -> Iterator[None]:
-    """Makes hooks let go of signals and of the terminal after a block.
+    """Makes hooks let go of signals, of the terminal and of their threads after a block.
 
     If it fails, nobody tells them of its end.
     """
-    try:
-        yield
-    finally:
-        for hook in hooks:
+    with contextlib.ExitStack() as ending:  # Reaches all, whatever becomes of one.
+        for hook in reversed(hooks):
             if isinstance(hook, StopOnSignalHook):
-                hook.restore_handlers()
-            elif isinstance(hook, WatchHook | EvaluationHook):
-                hook.close()
+                ending.callback(hook.restore_handlers)
+            elif isinstance(hook, _CLOSED):
+                ending.callback(hook.close)
+        yield
 
 
 @contextlib.contextmanager

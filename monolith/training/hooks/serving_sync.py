@@ -126,6 +126,9 @@ class ServingSyncHook(tf.compat.v1.train.SessionRunHook):
         self._steps: SyncSteps | None = None
         self._reads: VariableReads | None = None
         self._pushers: list[RowPusher | DensePusher] = []
+        self._backend_in_use = contextlib.ExitStack()
+        if rank is None:
+            self._backend_in_use.callback(backend.stop)
 
     def begin(self) -> None:
         if self._rank is not None:
@@ -134,7 +137,7 @@ class ServingSyncHook(tf.compat.v1.train.SessionRunHook):
         self._reads = None if self._rank else VariableReads()
 
     def after_create_session(self, session: tf.compat.v1.Session, coord: Any) -> None:
-        self._close(flush_sec=0.0)  # After a session that was lost.
+        self._close_pushers(flush_sec=0.0)  # After a session that was lost.
         steps, reads = self._steps, self._reads
         assert steps is not None
         steps.run = session.run
@@ -149,12 +152,15 @@ class ServingSyncHook(tf.compat.v1.train.SessionRunHook):
             )
 
     def end(self, session: tf.compat.v1.Session) -> None:
-        with contextlib.ExitStack() as ending:
-            if self._rank is None:
-                ending.callback(self._backend.stop)
-            self._close()
+        with self._backend_in_use:
+            self._close_pushers()
 
-    def _close(self, flush_sec: float | None = None) -> None:
+    def close(self) -> None:
+        """Ends all threads and sends nothing more; nothing is left to do after a normal end."""
+        with self._backend_in_use:
+            self._close_pushers(flush_sec=0.0)
+
+    def _close_pushers(self, flush_sec: float | None = None) -> None:
         pushers, self._pushers = self._pushers, []
         with contextlib.ExitStack() as ending:  # Reaches all, whatever becomes of one.
             for pusher in reversed(pushers):

@@ -146,6 +146,11 @@ class ParameterSyncHook(tf.compat.v1.train.SessionRunHook):
         if not self._sender.close(self._flush_sec):
             logger.warning("the last rows of this training were not sent in %g s", self._flush_sec)
 
+    def close(self) -> None:
+        """Ends the thread and waits for nothing; nothing is left to do after a normal end."""
+        if self._sender is not None:
+            self._sender.close(0.0)
+
     def _send(self, session: tf.compat.v1.Session) -> None:
         try:
             now_sec = self._clock()

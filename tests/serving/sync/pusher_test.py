@@ -119,7 +119,7 @@ def test_a_token_that_cannot_be_read_just_now_is_read_in_a_later_round(tmp_path,
         wait_for(lambda: late.rows == other.rows == {1: 2.0})
         token.unlink()
         backend.servers.append(stack.enter_context(RowServer()))
-        assert not training.pusher.close(flush_sec=0)
+        assert not training.pusher.close(flush_sec=0.01)
         assert f"its last rows: {backend.servers[-1].target.name};" in caplog.text
 
 

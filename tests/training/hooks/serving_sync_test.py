@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import threading
 
 import grpc
 import numpy as np
@@ -9,9 +10,13 @@ import pytest
 import tensorflow as tf
 from support import parts, serving
 from support.certificates import make_certificates
+from support.row_server import RowServer
+from support.waiting import wait_for
 
 from monolith import errors
 from monolith.cluster.discovery_file import FileServiceDiscovery
+from monolith.embedding.tables import single
+from monolith.graph.spec import GraphSpec
 from monolith.proto import parameter_sync_pb2
 from monolith.serving.remote.announcing import Announcer
 from monolith.serving.server.config import Security
@@ -20,10 +25,13 @@ from monolith.serving.sync.client_ops import parameter_sync_client_from_config
 from monolith.serving.sync.config import SyncConfig
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.estimator import Estimator, RunConfig
+from monolith.training.graph.estimator import GraphEstimator
 from monolith.training.hooks import serving_sync
 from monolith.training.runner import RunnerConfig
 
 pytestmark = pytest.mark.usefixtures("graph_mode")
+
+CONFIG = SyncConfig(interval_sec=0.05, dense_interval_sec=0.1, timeout_sec=60)
 
 
 def train(model_dir, steps, **settings):
@@ -215,6 +223,54 @@ class TestEnds:
         ):
             pass
         assert backend.ended == ["rows", "backend"]
+
+
+class FailingHook(tf.compat.v1.train.SessionRunHook):
+    """Has a step fail as soon as a server has its row."""
+
+    def __init__(self, server):
+        self._server = server
+
+    def after_run(self, run_context, run_values):
+        wait_for(lambda: self._server.rows)
+        raise RuntimeError("the step is broken")
+
+
+@pytest.mark.parametrize("rank", [None, 0])
+def test_a_training_that_fails_leaves_no_thread(tmp_path, caplog, rank):
+    stops = []
+
+    class Backend(targets.ListedTargets):
+        def stop(self):
+            stops.append(rank)
+
+    def model_fn(features, mode):
+        client = parameter_sync_client_from_config(name_suffix="0")
+        table = single.test_hash_table(1, sync_client=client, name_suffix="t")
+        update = table.apply_gradients([7], [[1.0]], global_step=0).as_op()
+        step = tf.compat.v1.train.get_global_step()
+        with tf.control_dependencies([update]):
+            train_op = tf.compat.v1.assign_add(step, 1)
+        hook = serving_sync.ServingSyncHook(backend, CONFIG, [client], rank)
+        loss = tf.reduce_sum(features)
+        return GraphSpec(mode, loss=loss, train_op=train_op, training_chief_hooks=[hook])
+
+    with RowServer() as server:
+        backend = Backend({"m": [server.target.address]}, "m")
+        estimator = GraphEstimator(model_fn, tmp_path)
+        with pytest.raises(RuntimeError, match="the step is broken"):
+            estimator.train(
+                lambda: tf.data.Dataset.from_tensor_slices([1.0, 1.0]),
+                hooks=[FailingHook(server)],
+            )
+        # One whose connection has just ended takes a moment.
+        wait_for(lambda: not find_sync_threads(), describe=find_sync_threads)
+    assert stops == ([] if rank is not None else [None])
+    assert "are not sent at the moment" not in caplog.text
+
+
+def find_sync_threads():
+    return [t.name for t in threading.enumerate() if t.name.startswith("sync_")]
 
 
 def test_targets_of_backends():

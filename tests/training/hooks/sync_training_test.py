@@ -12,6 +12,7 @@ import tensorflow as tf
 from support import ranks
 from support.jobs import Job
 from support.ranks import SumTask
+from support.waiting import wait_for
 
 from monolith import errors
 from monolith.checkpoint.timer import SecondOrStepTimerWithTideSetting
@@ -19,6 +20,7 @@ from monolith.core import metrics
 from monolith.embedding.tables import single
 from monolith.graph import collectives
 from monolith.graph.mode_keys import ModeKeys
+from monolith.graph.spec import GraphSpec
 from monolith.native_training import hvd_lib, sync_training_hooks
 from monolith.proto import parameter_sync_pb2
 from monolith.serving.sync import client_ops
@@ -101,7 +103,11 @@ def run(hooks, steps):
     step = tf.compat.v1.train.get_or_create_global_step()
     train_op = tf.compat.v1.assign_add(step, 1)
     done = 0
-    with tf.compat.v1.train.MonitoredSession(hooks=hooks) as session:
+    # Threads of its own: what waits in one must not keep steps from going on, however few threads
+    # the first session of the process has asked for.
+    config = tf.compat.v1.ConfigProto(use_per_session_threads=True, inter_op_parallelism_threads=4)
+    creator = tf.compat.v1.train.ChiefSessionCreator(config=config)
+    with tf.compat.v1.train.MonitoredSession(creator, hooks) as session:
         while not session.should_stop() and done < steps:
             session.run(train_op)
             done += 1
@@ -294,6 +300,10 @@ class WaitAfterStep(tf.compat.v1.train.SessionRunHook):
             time.sleep(0.01)
 
 
+def find_senders():
+    return [thread for thread in threading.enumerate() if thread.name == "parameter_sync"]
+
+
 @pytest.mark.usefixtures("graph_mode")
 class TestParameterSync:
     def test_config_is_refreshed(self):
@@ -344,6 +354,26 @@ class TestParameterSync:
 
         assert run([hook, Release()], 2) == 2
         assert "the last rows of this training were not sent in 0.1 s" in caplog.text
+
+    def test_a_training_that_fails_leaves_no_thread(self, tmp_path):
+        client = Client()
+        backend = mock.Mock(get_sync_targets=lambda name: ("m", ["a:1"]))
+
+        class FailingHook(tf.compat.v1.train.SessionRunHook):
+            def after_run(self, run_context, run_values):
+                wait_for(lambda: client.sent)
+                raise RuntimeError("the step is broken")
+
+        def model_fn(features, mode):
+            step = tf.compat.v1.assign_add(tf.compat.v1.train.get_global_step(), 1)
+            return GraphSpec(mode, loss=tf.reduce_sum(features), train_op=step)
+
+        hook = sync_training.ParameterSyncHook(backend, 3, client=client)
+        with pytest.raises(RuntimeError, match="the step is broken"):
+            GraphEstimator(model_fn, tmp_path).train(
+                lambda: tf.data.Dataset.from_tensor_slices([1.0]), hooks=[hook, FailingHook()]
+            )
+        wait_for(lambda: not find_senders())
 
     def test_what_goes_wrong_is_said_once_and_stops_nothing(self, caplog):
         tf.compat.v1.train.create_global_step()
