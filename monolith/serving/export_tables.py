@@ -24,6 +24,9 @@ from monolith.serving.server.writing import VARIABLES_ASSIGN
 
 logger = logging.getLogger(__name__)
 
+# One message sets the variables of a function; as large as those with rows. A larger variable has a
+# function for itself.
+_MAX_ASSIGNED_BYTES = 4 << 20
 _ASSET_BASE = "ASSET_BASE"
 _ASSET_DIRECTORY = "./"
 _SHARD_PATTERN = "-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]"
@@ -171,23 +174,40 @@ def _make_list_call(entry: registry.Entry) -> registry.AssignCall:
 
 
 def create_variable_signatures() -> dict[str, Any]:
-    """Makes the function through which a running model gets new values for its variables.
+    """Makes the functions through which a running model gets new values for its variables.
 
     Returns:
-        `variables_assign`, if the default graph has variables: an input for each, by its name.
+        `variables_assign`, if the default graph has variables: an input for each, by its name. Of
+        variables that are too large for one message, `variables_assign/1` and so on take the rest.
     """
-    inputs, assigned = {}, []
+    signatures = {}
+    for number, variables in enumerate(_divide_variables()):
+        inputs, assigned = {}, []
+        for variable in variables:
+            value = tf.compat.v1.placeholder(variable.dtype.base_dtype, variable.shape)
+            inputs[variable.op.name] = value
+            assigned.append(tf.compat.v1.assign(variable, value))
+        with tf.control_dependencies(assigned):
+            result = tf.identity(tf.constant(len(inputs)))
+        name = f"{VARIABLES_ASSIGN}/{number}" if number else VARIABLES_ASSIGN
+        signatures[name] = build_signature(inputs, {"result": result})
+    return signatures
+
+
+def _divide_variables() -> list[list[tf.Variable]]:
+    """Returns the variables of the default graph, those of one message together."""
+    groups: list[list[tf.Variable]] = []
+    free = 0
     for variable in tf.compat.v1.global_variables():
         if variable.op.name == tf.compat.v1.GraphKeys.GLOBAL_STEP:
             continue  # No prediction needs it.
-        value = tf.compat.v1.placeholder(variable.dtype.base_dtype, variable.shape)
-        inputs[variable.op.name] = value
-        assigned.append(tf.compat.v1.assign(variable, value))
-    if not inputs:
-        return {}
-    with tf.control_dependencies(assigned):
-        result = tf.identity(tf.constant(len(inputs)))
-    return {VARIABLES_ASSIGN: build_signature(inputs, {"result": result})}
+        size = (variable.shape.num_elements() or 0) * variable.dtype.base_dtype.size
+        if not groups or size > free:
+            groups.append([])
+            free = _MAX_ASSIGNED_BYTES
+        groups[-1].append(variable)
+        free -= size
+    return groups
 
 
 class _TablePaths:

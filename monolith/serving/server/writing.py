@@ -4,8 +4,9 @@ Those that list the ids of tables are among them: they are for who changes table
 those of people.
 
 What a function is called says little, so its graph is looked at: it writes if what it gives, or
-what that waits for, needs an op that writes rows or files of tables. The function that overwrites
-variables is known by its name: models of others write variables in functions that are for anybody.
+what that waits for, needs an op that writes rows or files of tables. The functions that overwrite
+variables are known by their names: models of others write variables in functions that are for
+anybody.
 
 Example:
     >>> is_writing_op("MonolithMultiHashTableAssign"), is_writing_op("MonolithMultiHashTableLookup")
@@ -24,6 +25,16 @@ _WRITING_OP = re.compile(
 )
 
 
+def assigns_variables(signature: str) -> bool:
+    """Returns whether a function of a model takes new values for its variables, or some of them.
+
+    Example:
+        >>> assigns_variables("variables_assign"), assigns_variables("variables_assign/1")
+        (True, True)
+    """
+    return signature == VARIABLES_ASSIGN or signature.startswith(f"{VARIABLES_ASSIGN}/")
+
+
 def is_writing_op(kind: str) -> bool:
     """Returns whether ops of a kind change rows of tables, write them to files, or list them."""
     return _WRITING_OP.fullmatch(kind) is not None
@@ -36,7 +47,7 @@ def find_writing(graph_def: Any, definitions: Mapping[str, Any]) -> frozenset[st
         graph_def: The `GraphDef` of the model.
         definitions: Its `SignatureDef`s by name.
     """
-    by_name = frozenset(definitions) & {VARIABLES_ASSIGN}
+    by_name = frozenset(name for name in definitions if assigns_variables(name))
     functions = {
         function.signature.name: list(function.node_def) for function in graph_def.library.function
     }

@@ -1,14 +1,16 @@
 """Sends the variables of a model to all servers of its dense part, from time to time.
 
-There are few of them, and nearly all change in every step. So all are sent, less often than rows. A
-server that is new gets them at once. One that does not answer is asked a short question, at growing
-intervals, and only when it answers that, variables are read for it again.
+There are few of them, and nearly all change in every step. So all that a server has are sent, less
+often than rows, with a call for each function of the model that takes some of them. A server that
+is new gets them at once. One that does not answer is asked a short question, at growing intervals,
+and only when it answers that, variables are read for it again.
 """
 
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent import futures
 from typing import Any
 
@@ -17,18 +19,24 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2
 
-from monolith.serving.server.writing import VARIABLES_ASSIGN
-from monolith.serving.sync.channel import SyncChannel
+from monolith.serving.server.writing import VARIABLES_ASSIGN, assigns_variables
+from monolith.serving.sync.channel import Answer, SyncChannel
 from monolith.serving.sync.config import SyncConfig
 from monolith.serving.sync.targets import ENTRY, SyncBackend, Target, find_targets
 
 logger = logging.getLogger(__name__)
 
 _METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
+# With this a server refuses a message that is too large, or one more than it can do.
+_TOO_LARGE = (grpc.StatusCode.RESOURCE_EXHAUSTED,)
 _MIN_BACKOFF_SEC = 0.1
 _MAX_BACKOFF_SEC = 2.0
 
 Values = Mapping[str, np.ndarray]
+# Returns the values of variables by name, and none for a name that nothing has.
+Read = Callable[[Collection[str]], Values]
+# Variables by the function that takes them.
+Wanted = Mapping[str, Collection[str]]
 
 
 class VariableReads:
@@ -53,18 +61,18 @@ class VariableReads:
             self._tensors.append(tf.identity(variable))
             self._axes[name] = axis
 
-    def read(self, run: Callable[..., Any]) -> dict[str, np.ndarray]:
+    def read(self, run: Callable[..., Any], names: Collection[str]) -> dict[str, np.ndarray]:
         """Returns the values by name.
 
         Args:
             run: Runs fetches, as `Session.run` does.
+            names: Of which variables; those that are not there are left out.
         """
-        values = run(self._tensors)
+        wanted = {name: sorted(self._parts[name]) for name in names if name in self._parts}
+        values = run({name: [self._tensors[i] for _, i in wanted[name]] for name in wanted})
         return {
-            name: values[parts[0][1]]
-            if len(parts) == 1
-            else np.concatenate([values[i] for _, i in sorted(parts)], self._axes[name])
-            for name, parts in self._parts.items()
+            name: parts[0] if len(parts) == 1 else np.concatenate(parts, self._axes[name])
+            for name, parts in values.items()
         }
 
 
@@ -74,7 +82,7 @@ class DensePusher:
     Each server has a thread of its own, so one that is slow or does not answer holds up no other.
 
     Args:
-        read: Returns the values of all variables by name. Called by any thread.
+        read: Returns the values of variables by name. Called by any thread.
         backend: Knows the servers.
         config: How often, and how.
         clock: Returns a time in seconds that never goes back.
@@ -82,7 +90,7 @@ class DensePusher:
 
     def __init__(
         self,
-        read: Callable[[], Values],
+        read: Read,
         backend: SyncBackend,
         config: SyncConfig,
         clock: Callable[[], float] = time.monotonic,
@@ -173,17 +181,20 @@ class _Reading:
         read: Returns their values by name.
     """
 
-    def __init__(self, read: Callable[[], Values]) -> None:
+    def __init__(self, read: Read) -> None:
         self._read = read
         self._lock = threading.Lock()
-        self._values: Values | None = None
+        self._asked: set[str] = set()
+        self._values: dict[str, np.ndarray] = {}
 
-    def get(self) -> Values:
-        """Returns the values by name."""
+    def get(self, names: Collection[str]) -> Values:
+        """Returns the values by name, of those that are there."""
         with self._lock:
-            if self._values is None:
-                self._values = self._read()
-            return self._values
+            new = sorted(set(names) - self._asked)
+            if new:
+                self._values.update(self._read(new))
+                self._asked.update(new)
+            return {name: self._values[name] for name in names if name in self._values}
 
 
 class _DenseServer:
@@ -203,7 +214,7 @@ class _DenseServer:
         self._job: futures.Future[bool] | None = None
         self._due_sec = clock()
         self._backoff_sec = 0.0
-        self._wanted: Sequence[str] | None = None
+        self._wanted: Wanted | None = None
         self._told = ""
 
     def is_due(self) -> bool:
@@ -249,36 +260,64 @@ class _DenseServer:
                 f"since it has no function {VARIABLES_ASSIGN!r}; export it with this version"
             )
             return True, True
-        values = reading.get()
-        missing = sorted(set(wanted) - values.keys())
+        names = sorted(itertools.chain.from_iterable(wanted.values()))
+        values = reading.get(names)
+        missing = [name for name in names if name not in values]
         if missing:
-            names = ", ".join(missing)
-            self._tell(f"as it has variables that this training does not have: {names}")
+            self._tell(
+                f"as it has variables that this training does not have: {', '.join(missing)}"
+            )
             return True, True
-        request = predict_pb2.PredictRequest()
-        for name in wanted:
-            request.inputs[name].CopyFrom(tf.make_tensor_proto(values[name]))
-        answer = self._channel.predict(VARIABLES_ASSIGN, request.SerializeToString(), 0)
-        if answer.is_ok and not answer.is_other_server:
+        answers = self._assign(wanted, values)
+        if any(answer.is_other_server for answer in answers[1:]):
+            return False, False  # It has not got what was sent before.
+        if answers[-1].is_ok and not answers[0].is_other_server:
             self._wanted = wanted
             self._told = ""
         # Who is silent gets them once it answers. Who answers questions, but refuses this or is too
         # slow for it, would do the same again: that is not worth a read before it is time.
-        return answer.is_ok, is_awake or not answer.is_silence
+        return answers[-1].is_ok, is_awake or not answers[-1].is_silence
 
-    def _ask(self) -> Sequence[str] | None:
+    def _assign(self, wanted: Wanted, values: Values) -> list[Answer]:
+        """Calls the functions that take variables, up to one that fails; returns the answers."""
+        sizes = {call: sum(values[name].nbytes for name in wanted[call]) for call in wanted}
+        answers: list[Answer] = []
+        # What may be too large comes first: a server has variables of one time, and not of two.
+        for call in sorted(wanted, key=lambda call: -sizes[call]):
+            request = predict_pb2.PredictRequest()
+            for name in wanted[call]:
+                request.inputs[name].CopyFrom(tf.make_tensor_proto(values[name]))
+            answer = self._channel.predict(call, request.SerializeToString(), 0, untold=_TOO_LARGE)
+            answers.append(answer)
+            if answer.code in _TOO_LARGE:
+                largest = max(wanted[call], key=lambda name: values[name].nbytes)
+                others = " and others" if len(wanted[call]) > 1 else ""
+                self._tell(
+                    f"since it does not take {sizes[call]:,} bytes at once, of {largest!r}{others};"
+                    " start it with a larger `--max-request-mb` if that is too much for it: "
+                    f"{answer.details}"
+                )
+            if not answer.is_ok:
+                break
+        return answers
+
+    def _ask(self) -> Wanted | None:
         """Returns the variables of the model there; None if it does not answer."""
         request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
         request.model_spec.name = self._channel.target.model
         answer = self._channel.call(_METADATA, request.SerializeToString())
         if answer.code is grpc.StatusCode.UNIMPLEMENTED:
-            return ()  # Not even who serves models of others needs it.
+            return {}  # Not even who serves models of others needs it.
         if not answer.is_ok:
             return None
         response = get_model_metadata_pb2.GetModelMetadataResponse.FromString(answer.response)
         signatures = get_model_metadata_pb2.SignatureDefMap()
         response.metadata["signature_def"].Unpack(signatures)
-        return sorted(signatures.signature_def[VARIABLES_ASSIGN].inputs)
+        return {
+            name: sorted(definition.inputs)
+            for name, definition in signatures.signature_def.items()
+            if assigns_variables(name)
+        }
 
     def _tell(self, problem: str) -> None:
         if problem != self._told:

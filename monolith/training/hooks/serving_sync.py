@@ -148,7 +148,9 @@ class ServingSyncHook(tf.compat.v1.train.SessionRunHook):
         ]
         if reads is not None:
             self._pushers.append(
-                DensePusher(lambda: reads.read(session.run), self._backend, self._config).start()
+                DensePusher(
+                    lambda names: reads.read(session.run, names), self._backend, self._config
+                ).start()
             )
 
     def end(self, session: tf.compat.v1.Session) -> None:

@@ -16,7 +16,7 @@ import monolith as ml
 from monolith.embedding.tables import single
 from monolith.native import ops
 from monolith.serving.server.loaded import LoadedModel
-from monolith.serving.server.writing import is_writing_op
+from monolith.serving.server.writing import find_writing, is_writing_op
 from monolith.testing import generate_test_hash_table_config
 
 v1 = tf.compat.v1
@@ -136,6 +136,12 @@ def test_models_without_tables_write_nothing(tmp_path):
     model = LoadedModel.load(save_model(tmp_path / "1"))
     assert model.writing == frozenset()
     model.close()
+
+
+def test_functions_that_overwrite_variables_are_known_by_their_names():
+    names = ["serving_default", "variables_assign", "variables_assign/12", "variables_assigned"]
+    found = find_writing(tf.compat.v1.GraphDef(), dict.fromkeys(names))
+    assert found == {"variables_assign", "variables_assign/12"}
 
 
 def test_each_op_of_tables_is_known():

@@ -11,6 +11,7 @@ from support.proxies import Proxy
 from support.waiting import wait_for
 
 from monolith.serving import export_tables
+from monolith.serving.server.config import Limits
 from monolith.serving.sync.channel import SyncChannel
 from monolith.serving.sync.config import SyncConfig
 from monolith.serving.sync.dense import DensePusher, VariableReads
@@ -51,7 +52,7 @@ class Reads:
         self.count = 0
         self.value = value
 
-    def __call__(self):
+    def __call__(self, names):
         self.count += 1
         return {"w": np.float32(self.value)}
 
@@ -75,7 +76,7 @@ def test_a_server_gets_variables_again_and_again(tmp_path):
     values = {"w": np.float32(3), "other": np.zeros(2)}
     with serving.serving(tmp_path, allow_writes=True) as (server, client):
         assert client.predict([1.0, 2.0]) == [2.0, 4.0]
-        pusher = push(server, lambda: values)
+        pusher = push(server, lambda names: values)
         for factor in (3.0, 5.0):
             values["w"] = np.float32(factor)
             wanted = [factor, 2 * factor]
@@ -91,11 +92,11 @@ def test_a_token_that_cannot_be_read_just_now_is_read_in_a_later_round(tmp_path,
     sentence = f"{token} cannot be read: No such file or directory."
     config = dataclasses.replace(CONFIG, token_file=str(token))
     with serving.serving(tmp_path / "m", allow_writes=True) as (server, client):
-        pusher = push(server, lambda: {"w": np.float32(3)}, config)
+        pusher = push(server, lambda names: {"w": np.float32(3)}, config)
         wait_for(lambda: sentence in caplog.text)
         assert not pusher.close()
         assert caplog.text.count(sentence) == 1
-        pusher = push(server, lambda: {"w": np.float32(5)}, config)
+        pusher = push(server, lambda names: {"w": np.float32(5)}, config)
         wait_for(lambda: caplog.text.count(sentence) == 2)
         token.write_text("secret")
         wait_for(lambda: client.predict([1.0]) == [5.0])
@@ -112,7 +113,7 @@ def test_a_token_that_cannot_be_read_just_now_is_read_in_a_later_round(tmp_path,
 def test_what_does_not_fit_is_said_once(tmp_path, caplog, values, sentence):
     save_model(tmp_path / "1")
     with serving.serving(tmp_path, allow_writes=True) as (server, client):
-        pusher = push(server, lambda: values)
+        pusher = push(server, lambda names: values)
         wait_for(lambda: sentence in caplog.text, describe=lambda: caplog.text)
         pusher.close()
         assert client.predict([1.0]) == [2.0]
@@ -127,7 +128,7 @@ def test_a_server_may_refuse_and_a_model_may_have_no_variables(tmp_path, caplog)
         ("plain", "has no function 'variables_assign'; export it with this version"),
     ):
         with serving.serving(tmp_path / name) as (server, client):
-            pusher = push(server, lambda: {"w": np.float32(3)})
+            pusher = push(server, lambda names: {"w": np.float32(3)})
             wait_for(lambda s=sentence: s in caplog.text, describe=lambda: caplog.text)
             pusher.close()
             assert client.predict([1.0]) == [2.0]
@@ -208,7 +209,7 @@ def test_a_server_that_does_not_answer_holds_up_no_other(tmp_path, calls):
         backend = ListedTargets({"m": [proxy.address, f"127.0.0.1:{server.port}"]}, "m")
         # Whoever waits for an answer does so for an hour.
         config = SyncConfig(interval_sec=0.05, dense_interval_sec=0.1, timeout_sec=3600)
-        pusher = DensePusher(lambda: values, backend, config).start()
+        pusher = DensePusher(lambda names: values, backend, config).start()
         wait_for(lambda: proxy.num_connections > 0 and calls.count("Predict") >= 4)
         proxy.stall()
         for factor in (5.0, 7.0, 9.0):
@@ -217,6 +218,82 @@ def test_a_server_that_does_not_answer_holds_up_no_other(tmp_path, calls):
         values["w"] = np.float32(11)
         assert not pusher.close(flush_sec=0.5)
         wait_for(lambda: client.predict([1.0]) == [11.0])
+
+
+class TestSeveralMessages:
+    """Variables that are too many for one."""
+
+    @pytest.fixture
+    def exported(self, tmp_path, monkeypatch):
+        """A model that multiplies by `w`, 4 bytes, and adds the sum of `b`, 400 bytes."""
+        monkeypatch.setattr(export_tables, "_MAX_ASSIGNED_BYTES", 100)
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            x = tf.compat.v1.placeholder(tf.float32, [None])
+            w = tf.compat.v1.get_variable("w", initializer=2.0)
+            b = tf.compat.v1.get_variable("b", initializer=tf.zeros([100]))
+            session.run(tf.compat.v1.global_variables_initializer())
+            builder = tf.compat.v1.saved_model.Builder(str(tmp_path / "1"))
+            output = x * w + tf.reduce_sum(b)
+            predict = tf.compat.v1.saved_model.predict_signature_def({"x": x}, {"output": output})
+            signatures = {"serving_default": predict, **export_tables.create_variable_signatures()}
+            assert signatures.keys() >= {"variables_assign", "variables_assign/1"}
+            builder.add_meta_graph_and_variables(session, [tf.saved_model.SERVING], signatures)
+            builder.save()
+        return tmp_path
+
+    @pytest.fixture
+    def called(self, monkeypatch):
+        """The functions of models that are called; those in `replaced` by another server."""
+        predict = SyncChannel.predict
+
+        def predict_and_note(channel, signature, *args, **kwargs):
+            made.append(signature)
+            answer = predict(channel, signature, *args, **kwargs)
+            return dataclasses.replace(answer, is_other_server=len(made) in replaced)
+
+        made, replaced = [], set()
+        monkeypatch.setattr(SyncChannel, "predict", predict_and_note)
+        return made, replaced
+
+    def test_a_server_gets_all_and_only_those_that_it_has_are_read(self, exported):
+        asked = []
+
+        def read(names):
+            asked.append(names)
+            return {"w": np.float32(3), "b": np.ones(100, np.float32)}
+
+        with serving.serving(exported, allow_writes=True) as (server, client):
+            pusher = push(server, read)
+            wait_for(lambda: client.predict([1.0]) == [103.0])
+            assert pusher.close()
+        assert {tuple(names) for names in asked} == {("b", "w")}
+
+    def test_a_server_that_is_replaced_between_them_gets_all_again(self, exported, called):
+        made, replaced = called
+        replaced.add(2)
+        values = {"w": np.float32(3), "b": np.ones(100, np.float32)}
+        config = SyncConfig(interval_sec=0.01, dense_interval_sec=3600)
+        with (
+            serving.serving(exported, allow_writes=True) as (server, _),
+            contextlib.closing(push(server, lambda names: values, config)),
+        ):
+            wait_for(lambda: len(made) >= 4)
+        assert made[:4] == ["variables_assign/1", "variables_assign"] * 2
+
+    def test_one_that_is_too_large_for_a_server_is_named(self, exported, called, caplog):
+        made, _ = called
+        values = {"w": np.float32(3), "b": np.ones(100, np.float32)}
+        limits = Limits(max_request_bytes=300)
+        with serving.serving(exported, allow_writes=True, limits=limits) as (server, client):
+            pusher = push(server, lambda names: values)
+            wait_for(lambda: len(made) >= 3)
+            assert not pusher.close()
+            assert client.predict([1.0]) == [2.0]
+        # No variables of two times.
+        assert set(made) == {"variables_assign/1"}
+        said = [record.getMessage() for record in caplog.records]
+        (warning,) = [text for text in said if "RESOURCE" in text or "gets no variables" in text]
+        assert "does not take 400 bytes at once, of 'b'; start it with a" in warning
 
 
 def test_servers_share_a_read(tmp_path):
@@ -237,7 +314,7 @@ def test_variables_that_cannot_be_read_are_read_again(tmp_path, caplog):
     save_model(tmp_path / "1")
     tries = []
 
-    def read():
+    def read(names):
         tries.append(0)
         if len(tries) < 3:
             raise RuntimeError("no session\nsince there is none")
@@ -265,7 +342,7 @@ def test_servers_are_kept_while_nobody_can_tell_who_they_are(tmp_path, caplog):
 
     with serving.serving(tmp_path, allow_writes=True) as (server, client):
         backend = Backend({"m": [f"127.0.0.1:{server.port}"]}, "m")
-        pusher = DensePusher(lambda: values, backend, CONFIG).start()
+        pusher = DensePusher(lambda names: values, backend, CONFIG).start()
         wait_for(lambda: client.predict([1.0]) == [3.0])
         problems.append("ZooKeeper is away")
         wait_for(lambda: "nobody new gets variables at the moment: ZooKeeper is" in caplog.text)
@@ -285,7 +362,9 @@ def test_parts_of_a_variable_are_one():
     reads = VariableReads()
     with tf.compat.v1.Session() as session:
         session.run(tf.compat.v1.global_variables_initializer())
-        values = reads.read(session.run)
+        values = reads.read(session.run, ["plain", "split"])
+        assert reads.read(session.run, ["gone", "plain"]) == {"plain": 1.5}
+        assert reads.read(session.run, ["gone"]) == {}
     assert values.keys() == {"plain", "split"}
     assert values["plain"] == 1.5
     np.testing.assert_array_equal(values["split"], whole)
