@@ -62,6 +62,8 @@ _SHARED_NAME = "MonolithSyncClient_"
 _TIMEOUT_MS = 3000
 # Of each server, in one step: 64 MiB.
 _MAX_REQUESTS = 16
+# What a server for tests takes. gRPC's own 4 MiB are those of rows without the model's name.
+_MAX_MESSAGE_BYTES = 32 << 20
 _SHUTDOWN_RESULT = 100
 _BAD_CONFIG = "Unable to parse config. Make sure it is serialized version of ClientConfig"
 
@@ -199,7 +201,10 @@ class DummySyncServer:
     """
 
     def __init__(self, address: str) -> None:
-        self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(max_workers=4))
+        self._server = grpc.server(
+            concurrent.futures.ThreadPoolExecutor(max_workers=4),
+            options=[("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES)],
+        )
         prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(_Echo(), self._server)
         try:
             self._port = self._server.add_insecure_port(address)

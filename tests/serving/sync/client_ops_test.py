@@ -5,6 +5,7 @@ Covers monolith/serving/sync/config.py.
 
 import json
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,7 +13,7 @@ from google.protobuf import json_format
 from support import multi_tables
 from support.row_server import RowServer
 from tensorflow.python.ops import resources
-from tensorflow_serving.apis import predict_pb2
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from monolith import errors
 from monolith.embedding import entry, filters
@@ -20,6 +21,7 @@ from monolith.embedding.tables import multi, single
 from monolith.native import ops
 from monolith.native_training import distributed_serving_ops
 from monolith.proto import embedding_hash_table_pb2, parameter_sync_pb2
+from monolith.serving.remote.client import CHANNEL_OPTIONS
 from monolith.serving.sync import client_ops
 from monolith.serving.sync.config import SyncConfig
 
@@ -45,6 +47,20 @@ def read_requests(taken):
             name: tf.make_ndarray(proto) for name, proto in request.inputs.items()
         }
     return calls
+
+
+def test_a_dummy_server_takes_messages_of_32_mib():
+    server = distributed_serving_ops.DummySyncServer("127.0.0.1:0")
+    spec = predict_pb2.PredictRequest()
+    spec.model_spec.name = "m"
+    spec.inputs["t_value"].CopyFrom(tf.make_tensor_proto(np.zeros((8 << 20) - 32, np.float32)))
+    assert (32 << 20) - 100 < spec.ByteSize() <= 32 << 20
+    with tf.compat.v1.Session() as session:
+        address = f"127.0.0.1:{session.run(server.get_port())[0]}"
+        with grpc.insecure_channel(address, CHANNEL_OPTIONS) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            assert stub.Predict(spec, timeout=60).model_spec.name == "m"
+        session.run(server.shutdown())
 
 
 def test_parameter_sync_client():
