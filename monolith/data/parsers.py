@@ -8,6 +8,9 @@ Sparse features are ragged int64 fids, named by strings, or by slots as integers
 features are fields of the LineId. A row that lacks a feature has no ids, zeros, or empty strings; a
 weight that is missing is 1.
 
+In a context `ParserCtx(enable_fused_layout=True)`, sparse features are not among the results: the
+records themselves are, under `SPARSE_FEATURES`, for tables that read ids from there.
+
 Example:
     >>> from monolith.proto import example_pb2
     >>> example = example_pb2.Example(label=[1])
@@ -33,7 +36,11 @@ from google.protobuf import descriptor
 
 from monolith import errors
 from monolith.data import action_labels, conversions, feature_list, fids, row_fields
-from monolith.data.parser_context import ParserCtx, get_default_parser_ctx  # noqa: F401
+from monolith.data.parser_context import (  # noqa: F401
+    SPARSE_FEATURES,
+    ParserCtx,
+    get_default_parser_ctx,
+)
 from monolith.data.sparse_fids import sharding_sparse_fids  # noqa: F401
 from monolith.native import ops
 from monolith.proto import line_id_pb2
@@ -162,8 +169,8 @@ def parse_example_batch_list(
             there, others have one value.
 
     Raises:
-        errors.ConfigError: The names and what is said about them do not fit, or `label_config` is
-            something else.
+        errors.ConfigError: The names and what is said about them do not fit, `label_config` is
+            something else, or ids are to be left in the records, of which there must be one then.
         tf.errors.InvalidArgumentError: A batch is damaged, or holds something else.
         tf.errors.OutOfRangeError: A column has another number of rows than its batch.
 
@@ -180,6 +187,12 @@ def parse_example_batch_list(
     """
     if not tensors:
         raise errors.ConfigError("`tensors` is empty; give one serialized ExampleBatch or several.")
+    if get_default_parser_ctx().enable_fused_layout:
+        raise errors.ConfigError(
+            "`parse_example_batch_list` joins batches, but with `enable_fused_layout` of the "
+            "parsers' context tables read ids from one batch; call `parse_example_batch`, or leave "
+            "that off."
+        )
     tasks = action_labels.read_tasks(label_config or "")
     wanted = _divide_names(names, shapes, dtypes, list(extra_features or ()), len(tasks))
     batches = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
@@ -305,6 +318,14 @@ def _parse(
     fixed = dense + extra
     every = [*names, *fixed.names]
     assert len(set(every)) == len(every), "deplicate names, pls check!"
+    features: Features = {}
+    ctx = get_default_parser_ctx()
+    if ctx.enable_fused_layout:
+        _check_fused(names, slots, convert_v1, skip_damaged)
+        ctx.parser_type = record_format
+        features[SPARSE_FEATURES] = tf.convert_to_tensor(tensor)
+        if record_format != "instance":  # Of which those are counted that nobody has asked for.
+            names, slots = [], []
     parsed = ops.monolith_parse_examples(
         tensor,
         num_sparse=len(names),
@@ -318,14 +339,33 @@ def _parse(
         convert_v1=convert_v1,
         skip_damaged=skip_damaged,
     )
-    features: Features = {}
-    for name, values, splits in zip(names, parsed.values, parsed.splits, strict=True):
-        features[name] = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+    if not ctx.enable_fused_layout:
+        for name, values, splits in zip(names, parsed.values, parsed.splits, strict=True):
+            features[name] = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
     for name, shape, values in zip(fixed.names, fixed.shapes, parsed.dense, strict=True):
         features[name] = values if len(shape) == 1 else tf.reshape(values, [-1, *shape])
     if skip_damaged:
         features[NUM_SKIPPED] = parsed.num_skipped
     return features
+
+
+def _check_fused(
+    names: Sequence[str], slots: Sequence[int], convert_v1: bool, skip_damaged: bool
+) -> None:
+    """Refuses what a parser does to ids, and who reads them from the records does not."""
+    if skip_damaged:
+        raise errors.ConfigError(
+            "With `enable_fused_layout` of the parsers' context, ids stay in the records, so that "
+            "damaged ones cannot be left out; leave `skip_damaged` off, or that."
+        )
+    for name, slot in zip(names, slots, strict=True):
+        if slot >= 0 and (convert_v1 or name not in (f"slot_{slot}", f"fc_slot_{slot}")):
+            version = 2 if convert_v1 else 1
+            raise errors.ConfigError(
+                "With `enable_fused_layout` of the parsers' context, the fids of an Instance stay "
+                f"version 1, and those of slot {slot} belong to 'slot_{slot}', but they are to be "
+                f"version {version} and {name!r}; leave that off."
+            )
 
 
 def _divide_names(

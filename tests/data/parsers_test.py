@@ -320,6 +320,74 @@ def test_damaged_bytes_are_skipped_and_counted_or_read_but_never_crash(kind):
     assert sparse[-1].numpy().tolist() == [fids.make_v1(1, 2) if kind == "instance" else 1]
 
 
+class TestFusedLayouts:
+    """Ids stay in the records, and are found there."""
+
+    def make_configs(self, *names):
+        configs = example_pb2.FeatureConfigs()
+        for name in names:
+            configs.feature_configs[name].table = name
+            configs.feature_configs[name].slice_dims.append(2)
+        return configs
+
+    def divide(self, configs, features, input_type):
+        sharded = parsers.sharding_sparse_fids(features, 2, configs, input_type=input_type)
+        return tf.nest.map_structure(lambda tensor: tensor.numpy().tolist(), sharded._asdict())
+
+    @pytest.mark.parametrize("kind", ["example", "examplebatch", "instance"])
+    def test_the_records_are_among_the_features(self, kind):
+        examples = [make_example([3, 4], [fids.make_v1(7, 1)], 1, 5), make_example([], [], 0, 6)]
+        if kind == "example":
+            parse, records = parsers.parse_examples, [e.SerializeToString() for e in examples]
+        elif kind == "examplebatch":
+            parse, records = parsers.parse_example_batch, make_batch(examples).SerializeToString()
+        else:
+            parse, records = parsers.parse_instances, []
+            for v1, v2 in (([fids.make_v1(7, 1)], [3, 4]), ([], [])):
+                instance = proto_parser_pb2.Instance(fid=v1)
+                instance.feature.add(name="user").fid.extend(v2)
+                instance.line_id.uid = 5
+                records.append(instance.SerializeToString())
+        # An Instance has fids of one kind.
+        names = ["user"] if kind == "instance" else ["user", "item"]
+        arguments = {"extra_features": ["uid"]}
+        arguments["fidv2_features" if kind == "instance" else "sparse_features"] = names
+        parsed = parse(tf.constant(records), **arguments)
+        with parsers.ParserCtx(enable_fused_layout=True) as ctx:
+            features = parse(tf.constant(records), **arguments)
+        assert features.keys() == {"__sharding_sparse_fids__sparse_features", "uid"}
+        assert features["uid"].numpy().tolist() == parsed["uid"].numpy().tolist()
+        assert ctx.parser_type == kind
+        configs = self.make_configs(*names)
+        assert self.divide(
+            configs, features[parsers.SPARSE_FEATURES], ctx.parser_type
+        ) == self.divide(configs, parsed, "ragged")
+
+    def test_slots_of_instances(self):
+        instance = proto_parser_pb2.Instance(fid=[fids.make_v1(7, 1), fids.make_v1(8, 1)])
+        records = [instance.SerializeToString()]
+        before = parsers.count_unasked_fids()
+        parsed = parsers.parse_instances(records, fidv1_features=[7])
+        with parsers.ParserCtx(enable_fused_layout=True):
+            features = parsers.parse_instances(records, fidv1_features=[7])
+        # In both, that of slot 8.
+        assert parsers.count_unasked_fids() - before == 2
+        assert features.keys() == {parsers.SPARSE_FEATURES}
+        configs = self.make_configs("slot_7")
+        assert self.divide(configs, features[parsers.SPARSE_FEATURES], "instance") == self.divide(
+            configs, parsed, "ragged"
+        )
+
+    def test_nothing_else_may_be_done_to_ids(self):
+        with parsers.ParserCtx(enable_fused_layout=True):
+            with pytest.raises(errors.ConfigError, match="so that damaged ones cannot be left out"):
+                parsers.parse_examples([b""], ["user"], skip_damaged=True)
+            with pytest.raises(errors.ConfigError, match="they are to be version 2 and 'slot_7'"):
+                parsers.parse_instances([b""], [7], ["user"])
+            with pytest.raises(errors.ConfigError, match="call `parse_example_batch`, or leave"):
+                parsers.parse_example_batch_list([b""], names=["user"])
+
+
 class TestListsOfBatches:
     EXAMPLES = tuple(make_example([i], [], i / 2, i) for i in range(4))
 
