@@ -24,6 +24,8 @@ LONG = os.environ.get("MONOLITH_SYNC_LONG", "").replace("1", "lag,kills,stop")
 KILLS = 20 if "kills" in LONG else 2
 LAG_SAMPLES = 600 if "lag" in LONG else 60
 STOP_SEC = 30.0 if "stop" in LONG else 4.0
+# How often a server stands still, with times around in which none does.
+STOPS = 2 if "stop" in LONG else 1
 INTERVAL_SEC = 1.0
 STEP_SEC = 0.0 if "stop" in LONG else 0.02
 PATIENCE_SEC = 120.0
@@ -101,6 +103,26 @@ def count_steps(directory, members, seconds):
     return per_sec, 1000 * (read_cpu_sec(members) - cpu_sec) / max(steps, 1)
 
 
+def measure_stops(replicas, directory, members):
+    """Returns what `count_steps` does, of undisturbed windows, and of those with a stopped server.
+
+    They alternate, since the speed of a machine drifts; what the server has missed is sent before
+    the next undisturbed one.
+    """
+    undisturbed, stopped = [count_steps(directory, members, STOP_SEC)], []
+    for _ in range(STOPS):
+        replicas.members[1, 1].send(signal.SIGSTOP)
+        stopped.append(count_steps(directory, members, STOP_SEC))
+        replicas.members[1, 1].send(signal.SIGCONT)
+        replicas.wait_for_step((1, 1), replicas.rows[1, 0].count_steps())
+        undisturbed.append(count_steps(directory, members, STOP_SEC))
+    return undisturbed, stopped
+
+
+def describe(windows):
+    return ", ".join(f"{speed:.1f} ({cpu_ms:.2f})" for speed, cpu_ms in windows)
+
+
 def read_cpu_sec(members):
     """Returns the CPU time that processes have had."""
     ticks = 0
@@ -149,21 +171,20 @@ def test_servers_follow_a_job_whatever_happens_to_them(tmp_path):
             replicas.wait_for_step(key, replicas.rows[number % 2, 0].count_steps())
         print(f"{KILLS} kills of servers, each of which has caught up")
 
-        stopped = replicas.members[1, 1]
-        before = count_steps(directory, members, STOP_SEC)
-        stopped.send(signal.SIGSTOP)
-        during = count_steps(directory, members, STOP_SEC)
-        stopped.send(signal.SIGCONT)
-        after = count_steps(directory, members, STOP_SEC)
-        print(
-            "steps/s, and CPU ms of a step: "
-            f"{before[0]:.1f}, {before[1]:.3f} before a server stands still for {STOP_SEC:g} s, "
-            f"{during[0]:.1f}, {during[1]:.3f} then, {after[0]:.1f}, {after[1]:.3f} after"
+        undisturbed, stopped = measure_stops(replicas, directory, members)
+        speeds = [np.array([speed for speed, _ in windows]) for windows in (undisturbed, stopped)]
+        spread = 100 * (np.ptp(speeds[0]) / np.median(speeds[0]))
+        report = (
+            f"steps/s, and CPU ms of a step, in windows of {STOP_SEC:g} s: "
+            f"{describe(undisturbed)} undisturbed, which differ by {spread:.0f} %; "
+            f"{describe(stopped)} while a server stands still"
         )
-        # Slower by less than 5 %, where that can be measured: in half a minute, and against the
-        # slower of the times around it, which drift.
-        assert during[0] > (0.95 * min(before[0], after[0]) if "stop" in LONG else 0)
-        replicas.wait_for_step((1, 1), replicas.rows[1, 0].count_steps())
+        print(report)
+        # Slower by less than 5 %, where that can be measured: in windows of half a minute. Where
+        # those that are undisturbed differ by much more than that, other programs decide.
+        if "stop" in LONG:
+            assert np.median(speeds[1]) > 0.95 * np.median(speeds[0]), report
+        assert speeds[1].min() > 0
 
         (tmp_path / sync_job.STOP_FILE).touch()
         for member in members:
