@@ -236,7 +236,8 @@ class RowPusher:
             self._metrics.emit_store("parameter_sync_outstanding", outstanding, tags)
         hit_rate = self._hit_rate.take()
         if hit_rate is not None:
-            self._metrics.emit_store("lookup_fid_hit_rate", hit_rate, {"part": self._part})
+            tags = {"part": self._part, "name": "all"}  # Lookups are not counted by table.
+            self._metrics.emit_store("lookup_fid_hit_rate", hit_rate, tags)
         self._late = [
             name
             for name, (_, is_caught_up) in progress.items()

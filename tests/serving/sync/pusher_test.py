@@ -189,14 +189,16 @@ def test_a_server_that_hangs_holds_up_nobody_and_gets_all_in_the_end():
 
 
 class Sink:
-    """Keeps what a metric was, by server."""
+    """Keeps what a metric was, by server, and its latest tags."""
 
     def __init__(self):
         self.values = {}
+        self.tags = {}
 
     def emit(self, kind, name, value, tags):
         key = name.rpartition(".")[2], tags.get("target") or tags.get("part")
         self.values.setdefault(key, []).append((kind, value))
+        self.tags[key] = tags
 
     def flush(self):
         pass
@@ -235,6 +237,7 @@ def test_lag_and_what_is_outstanding_are_metrics(monkeypatch):
     assert min(value for _, value in of_quick[before : before + 20]) < during[0]
     # Of the ids that were looked up, one has no row.
     assert ("store", 0.75) in sink.values["lookup_fid_hit_rate", "ps_0"]
+    assert sink.tags["lookup_fid_hit_rate", "ps_0"]["name"] == "all"
 
 
 def test_the_end_does_not_wait_for_ever(caplog):
