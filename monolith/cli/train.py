@@ -74,6 +74,14 @@ def train(
             help="How often they get the variables; by default every 60 seconds.",
         ),
     ] = None,
+    sync_timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01,
+            metavar="SECONDS",
+            help="How long one of them may take to answer a message; by default 3 seconds.",
+        ),
+    ] = None,
     sync_token_file: Annotated[
         str | None, typer.Option(metavar="FILE", help="The token that they ask for.")
     ] = None,
@@ -163,6 +171,7 @@ def train(
             sync_interval_secs=sync_interval,
             sync_model=sync_model,
             sync_dense_interval_secs=sync_dense_interval,
+            sync_timeout_secs=sync_timeout,
             sync_token_file=sync_token_file and os.path.abspath(sync_token_file),
             sync_ca_file=sync_ca_file and os.path.abspath(sync_ca_file),
             transfer_float16=transfer_float16 or None,

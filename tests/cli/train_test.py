@@ -72,7 +72,7 @@ def test_refusals(arguments, sentence, monkeypatch):
 @pytest.mark.parametrize("option", ["--sync-token-file", "--sync-ca-file"])
 def test_a_job_that_could_send_nothing_ends_at_its_start(tmp_path, option):
     options = ["--ps", 1, "--model-dir", tmp_path / "model", "--sync-to", f"file:{tmp_path}"]
-    options += ["--sync-dense-interval", 5, option, tmp_path / "gone"]
+    options += ["--sync-dense-interval", 5, "--sync-timeout", 9, option, tmp_path / "gone"]
     code, output = run(JOB, *options)
     assert code == 1
     sentence = f"error: {tmp_path / 'gone'} cannot be read: No such file or directory."

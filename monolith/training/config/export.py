@@ -21,6 +21,7 @@ class ExportSettings:
     :param sync_model: What a model that was exported as a whole is called there.
     :param sync_interval_secs: Seconds between two times that changed rows are sent.
     :param sync_dense_interval_secs: Seconds between two times that all variables are sent.
+    :param sync_timeout_secs: How long a server may take to answer a message.
     :param sync_token_file: A file with the token that the servers ask for.
     :param sync_ca_file: A PEM file with the authorities that vouch for the servers, which are
         called over TLS then.
@@ -35,6 +36,7 @@ class ExportSettings:
     sync_model: str = "default"
     sync_interval_secs: float = 10.0
     sync_dense_interval_secs: float = 60.0
+    sync_timeout_secs: float = 3.0
     sync_token_file: str | None = None
     sync_ca_file: str | None = None
 

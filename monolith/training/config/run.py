@@ -53,6 +53,7 @@ class RunConfig:
         sync_model: What they call a model that was exported as a whole.
         sync_interval_secs: Seconds between two times that changed rows are sent.
         sync_dense_interval_secs: Seconds between two times that all variables are sent.
+        sync_timeout_secs: How long a server may take to answer a message.
         sync_token_file: A file with the token that the servers ask for.
         sync_ca_file: A PEM file with the authorities that vouch for the servers, which are called
             over TLS then.
@@ -116,6 +117,7 @@ class RunConfig:
     sync_model: str = "default"
     sync_interval_secs: float = 10.0
     sync_dense_interval_secs: float = 60.0
+    sync_timeout_secs: float = 3.0
     sync_token_file: str | None = None
     sync_ca_file: str | None = None
     model_dir: str = ""

@@ -38,6 +38,7 @@ def make_sync_config(config: CpuTrainingConfig) -> SyncConfig:
     sync_config = SyncConfig(
         interval_sec=config.sync_interval_secs,
         dense_interval_sec=config.sync_dense_interval_secs,
+        timeout_sec=config.sync_timeout_secs,
         token_file=config.sync_token_file,
         server_authority=config.sync_ca_file,
     )

@@ -161,6 +161,7 @@ class TestBackends:
             "sync_model": "m",
             "sync_interval_secs": 1.5,
             "sync_dense_interval_secs": 2.5,
+            "sync_timeout_secs": 3.5,
             **files,
         }
         config = RunConfig(**settings).to_runner_config()
@@ -168,6 +169,7 @@ class TestBackends:
         sync_config = dataclasses.asdict(serving_sync.make_sync_config(config))
         assert sync_config["interval_sec"] == 1.5
         assert sync_config["dense_interval_sec"] == 2.5
+        assert sync_config["timeout_sec"] == 3.5
         assert sync_config["token_file"] == files["sync_token_file"]
         assert sync_config["server_authority"] == files["sync_ca_file"]
 
