@@ -427,6 +427,13 @@ class Estimator:
         train = arguments.find_params(self._model, "train")
         if conf.controller_host is not None:
             train.controller_host = conf.controller_host
+        if conf.incremental_save_steps is not None or conf.incremental_save_secs is not None:
+            train.incremental_save_steps = conf.incremental_save_steps
+            train.incremental_save_secs = conf.incremental_save_secs
+        if conf.fall_back_to_older_checkpoint:
+            train.fall_back_to_older_checkpoint = True
+        if conf.rebuild_checkpoint_list:
+            train.rebuild_checkpoint_list = True
         if conf.transfer_float16:
             train.transfer_float16 = True
         # Whether metrics are computed is a setting of models only, not of any task.

@@ -204,7 +204,7 @@ class ModelEstimator:
                 task.p.train.changed_model = OnChange.KEEP_WHAT_FITS
             estimator = Estimator(task, self._config)
             if is_first:
-                save.prepare_model_dir(self.model_dir, task.p)
+                save.prepare_model_dir(self.model_dir, estimator.model.p)
                 # The wish is granted once: what is evaluated from now on is what this saves.
                 estimator.go_back()
             self._config = dataclasses.replace(self._config, restore_ckpt=None)
@@ -396,7 +396,7 @@ class ModelEstimator:
             self._data = made.data
             task = made.make_model("worker")
             estimator = Estimator(task, self._config)
-            save.prepare_model_dir(self.model_dir, task.p)
+            save.prepare_model_dir(self.model_dir, estimator.model.p)
             estimator.go_back()
             self._config = dataclasses.replace(self._config, restore_ckpt=None)
             if max_steps is not None and estimator.get_step() >= max_steps:

@@ -230,6 +230,27 @@ class TestLocal:
         train = Estimator(Movies.params(), RunConfig(**settings))._model.train
         assert (train.controller_host, train.transfer_float16) == ("127.0.0.2", True)
 
+    def test_what_is_saved_and_restored(self, tmp_path):
+        own = Movies.params()
+        own.train.incremental_save_secs = 60
+        settings = {"is_local": True, "model_dir": str(tmp_path)}
+        train = Estimator(own, RunConfig(**settings)).model.train
+        assert (train.incremental_save_steps, train.incremental_save_secs) == (None, 60)
+        assert not train.fall_back_to_older_checkpoint
+        assert not train.rebuild_checkpoint_list
+        settings |= {
+            "incremental_save_steps": 5,
+            "fall_back_to_older_checkpoint": True,
+            "rebuild_checkpoint_list": True,
+        }
+        train = Estimator(own, RunConfig(**settings)).model.train
+        assert (train.incremental_save_steps, train.incremental_save_secs) == (5, None)
+        assert train.fall_back_to_older_checkpoint
+        assert train.rebuild_checkpoint_list
+        settings["incremental_save_secs"] = 60
+        with pytest.raises(errors.ConfigError, match=r"^`incremental_save_steps` is 5 and `incr"):
+            Estimator(own, RunConfig(**settings))
+
     def test_params_override(self, tmp_path):
         conf = RunnerConfig(
             is_local=True,
@@ -459,7 +480,7 @@ class TestRunConfig:
         assert config.enable_dynamic_sharding is False
         assert len([f for f in dataclasses.fields(config) if f.name.startswith("sync_")]) == 6
         assert config.sync is False
-        assert len(dataclasses.fields(config)) == 37 + 1 + 6 + 1 + 6
+        assert len(dataclasses.fields(config)) == 37 + 1 + 6 + 1 + 6 + 4
 
     def test_no_counts_where_it_is_not_the_same_as_nothing(self):
         assert RunConfig().to_runner_config().partial_recovery is None

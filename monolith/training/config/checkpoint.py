@@ -60,6 +60,28 @@ class RestoreSettings:
 
 
 @dataclasses.dataclass
+class TaskSettings:
+    """What the task is asked to do with checkpoints, beside what its own settings say.
+
+    An estimator sets `train` of the task's params by them: what is given here counts, the rest is
+    left to the task.
+
+    :param incremental_save_steps: Steps between saves of what has changed since the last one,
+        between full checkpoints. If unset, as the task says, which saves none by default.
+    :param incremental_save_secs: Seconds between them; one of the two.
+    :param fall_back_to_older_checkpoint: Whether training goes on from an older checkpoint if the
+        newest is damaged. False leaves it to the task.
+    :param rebuild_checkpoint_list: Whether training goes on from the newest checkpoint if the file
+        `checkpoint`, which lists them, is missing. False leaves it to the task.
+    """
+
+    incremental_save_steps: int | None = None
+    incremental_save_secs: int | None = None
+    fall_back_to_older_checkpoint: bool = False
+    rebuild_checkpoint_list: bool = False
+
+
+@dataclasses.dataclass
 class StartSettings:
     """Which checkpoint a job starts from, if not the newest of its own.
 

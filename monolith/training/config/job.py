@@ -19,7 +19,7 @@ import dataclasses
 
 from monolith.core.flags import LinkDataclassToFlags, update_by_flags
 from monolith.data import flags as _data_flags  # noqa: F401 - defines the flag linked below
-from monolith.training.config.checkpoint import RestoreSettings, SaveSettings
+from monolith.training.config.checkpoint import RestoreSettings, SaveSettings, TaskSettings
 from monolith.training.config.cluster import MemberSettings, RoleSettings
 from monolith.training.config.export import ExportSettings
 from monolith.training.config.input import ItemSettings
@@ -58,5 +58,7 @@ class CpuTrainingConfig(
 
 @update_by_flags
 @dataclasses.dataclass
-class DistributedCpuTrainingConfig(ScrapeSettings, MemberSettings, CpuTrainingConfig):
+class DistributedCpuTrainingConfig(
+    TaskSettings, ScrapeSettings, MemberSettings, CpuTrainingConfig
+):
     """How a process takes part in a cluster."""

@@ -65,7 +65,14 @@ class RunConfig:
         max_rpc_deadline_millis: Longest time that the serving side waits for a server.
         dense_only_save_checkpoints_secs: Seconds between checkpoints of dense variables alone.
         dense_only_save_checkpoints_steps: Steps between them.
+        incremental_save_steps: Steps between saves of what has changed since the last one, between
+            full checkpoints; None: as the task says, an `ml.Model` has none.
+        incremental_save_secs: Seconds between them; one of the two.
         checkpoints_max_to_keep: How many checkpoints stay on disk.
+        fall_back_to_older_checkpoint: Whether training goes on from an older checkpoint if the
+            newest is damaged.
+        rebuild_checkpoint_list: Whether training goes on from the newest checkpoint if the file
+            `checkpoint`, which lists them, is missing.
         warmup_file: File of requests that warm up an exported model.
         enable_local_profiling: Whether a local job records a profile for TensorBoard.
         use_native_multi_hash_table: Whether all tables of a server live in one resource; None: as
@@ -128,7 +135,11 @@ class RunConfig:
     max_rpc_deadline_millis: int = 30000
     dense_only_save_checkpoints_secs: int | None = None
     dense_only_save_checkpoints_steps: int | None = None
+    incremental_save_steps: int | None = None
+    incremental_save_secs: int | None = None
     checkpoints_max_to_keep: int = 10
+    fall_back_to_older_checkpoint: bool = False
+    rebuild_checkpoint_list: bool = False
     warmup_file: str = "./warmup_file"
     enable_local_profiling: bool = False
     use_native_multi_hash_table: bool | None = None
@@ -185,6 +196,12 @@ class RunConfig:
             raise errors.ConfigError(
                 "`sync` and `transfer_float16` are both True, but ranks exchange rows as they are; "
                 "leave one of them at False."
+            )
+        if self.incremental_save_steps is not None and self.incremental_save_secs is not None:
+            raise errors.ConfigError(
+                f"`incremental_save_steps` is {self.incremental_save_steps} and "
+                f"`incremental_save_secs` is {self.incremental_save_secs}, but changes are saved at "
+                "one pace; leave one of them unset."
             )
         changed = {
             field.name: getattr(self, field.name)
