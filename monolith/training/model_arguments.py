@@ -16,9 +16,13 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.core import directories
+from monolith.data.record_datasets import DistributedFilePBDataset, FilePBDataset, KafkaDataset
 from monolith.graph.spec import Hook
-from monolith.model.model import MADE_EAGERLY, Data
+from monolith.model.model import MADE_EAGERLY, Data, make_dataset
 from monolith.training.config.run import RunConfig
+from monolith.training.runner import RunnerConfig
+
+_KAFKA = ("kafka_topics", "kafka_group_id", "kafka_servers")
 
 
 def check_count(name: str, value: Any) -> None:
@@ -45,6 +49,29 @@ def check_data(data: Any) -> Data:
             f"ml.data.csv('day1/*.csv', schema); got {data!r}."
         )
     return data
+
+
+def check_topics(config: RunConfig | RunnerConfig, data: Data) -> None:
+    """Refuses Kafka settings beside data that would not follow them.
+
+    Raises:
+        ConfigError: There are some, and the data does not read with a `PBDataset`.
+    """
+    given = [name for name in _KAFKA if getattr(config, name)]
+    if not given:
+        return
+    with tf.Graph().as_default():
+        pending = [make_dataset(data)]
+        while pending:
+            dataset = pending.pop()
+            if isinstance(dataset, FilePBDataset | DistributedFilePBDataset | KafkaDataset):
+                return
+            pending += dataset._inputs()
+    raise errors.ConfigError(
+        f"`{given[0]}` is {getattr(config, given[0])!r}, but this data does not read what it says, "
+        "since only a PBDataset does; leave it out, and read topics with ml.data.kafka(topics, "
+        "schema, servers=...)."
+    )
 
 
 def check_hooks(hooks: Any) -> list[Hook]:

@@ -57,6 +57,7 @@ from monolith.training.model_arguments import (
     check_data,
     check_hooks,
     check_sync,
+    check_topics,
     make_config,
 )
 from monolith.training.tables import save
@@ -193,6 +194,7 @@ class ModelEstimator:
             )
             self._train_on_cluster(made, steps, max_steps)
             return self
+        check_topics(self._config, read)
         if self._config.sync:
             # Ranks build the same graph in the same step of the program.
             collectives.init()

@@ -12,8 +12,11 @@ import tensorflow as tf
 from support.serving import serving
 
 import monolith as ml
+from monolith.data import record_datasets
+from monolith.data.framing import Framing
 from monolith.serving import remote
 from monolith.serving.server.config import ModelConfig
+from monolith.training.model_arguments import check_topics
 
 USERS = np.array([1, 2, 3, 4] * 4)
 CLICKS = (USERS % 2).astype(np.float32)
@@ -474,6 +477,30 @@ class TestBadInput:
         estimator = ml.Estimator(Clicks(), "clicks", config=ml.RunConfig(**settings))
         with pytest.raises(ml.errors.ConfigError, match=r"^`hooks` must be a list of tf\.compat"):
             estimator.train(read_clicks, hooks=[object()])
+
+    @pytest.mark.parametrize("settings", [{}, {"num_ps": 1, "num_workers": 2}])
+    @pytest.mark.parametrize("name", ["kafka_topics", "kafka_group_id", "kafka_servers"])
+    def test_topics_of_the_settings_beside_other_data(self, name, settings):
+        config = ml.RunConfig(**{name: "clicks"}, **settings)
+        estimator = ml.Estimator(Clicks(), "clicks", config=config)
+        with pytest.raises(ml.errors.ConfigError, match=rf"^`{name}` is 'clicks', .* ml\.data\.kafka"):
+            estimator.train(read_clicks, epochs=2)
+        assert not os.path.exists("clicks/checkpoint")
+
+    def test_a_pb_dataset_may_follow_topics_of_the_settings(self, tmp_path):
+        path = tmp_path / "records"
+        path.write_bytes(Framing(has_sort_id=False).make_record(b"1"))
+
+        def data():
+            records = record_datasets.PBDataset(
+                str(path), input_pb_type=record_datasets.PbType.PLAINTEXT, has_sort_id=False
+            )
+            return records.batch(1).map(lambda text: {"user": tf.strings.to_number(text, tf.int64)})
+
+        config = ml.RunConfig(kafka_topics="clicks", kafka_group_id="a", kafka_servers="b:9092")
+        check_topics(config, lambda: data().repeat(2))
+        with pytest.raises(ml.errors.ConfigError, match="^`kafka_topics` is 'clicks'"):
+            check_topics(config, read_clicks)
 
     def test_labels_that_are_not_binary(self, estimator):
         def data():

@@ -26,6 +26,7 @@ from monolith.model.model import Data, Inspection, Model, ModelTask, inspect, ma
 from monolith.training.config.run import RunConfig
 from monolith.training.hooks.summaries import SummaryWriter
 from monolith.training.hooks.watch import Reporter
+from monolith.training.model_arguments import check_topics
 from monolith.training.runner import RunnerConfig
 
 
@@ -109,10 +110,11 @@ class ModelWork(Work):
 
     def make_model(self, role: str) -> ModelTask:
         data = self.data if self.epochs == 1 else Repeated(self.data, self.epochs)
-        # A parameter server builds no graph, and may be where the data is not.
-        found = (
-            Inspection({}, {}, [], []) if role == "ps" else inspect(self.model, data, training=True)
-        )
+        if role == "ps":  # It builds no graph, and may be where the data is not.
+            found = Inspection({}, {}, [], [])
+        else:
+            check_topics(self.config, data)
+            found = inspect(self.model, data, training=True)
         task = ModelTask(self.model, data, self.optimizer, self.clip_norm, found)
         if self.restore_what_fits:
             task.p.train.changed_model = OnChange.KEEP_WHAT_FITS
