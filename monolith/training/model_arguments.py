@@ -22,6 +22,11 @@ from monolith.model.model import MADE_EAGERLY, Data, make_dataset
 from monolith.training.config.run import RunConfig
 from monolith.training.runner import RunnerConfig
 
+# Why there are no log lines by steps.
+ONE_LINE = "a job of several processes shows one line for all of them, by time"
+NO_LINE = "`progress` is False, so that no line is shown"
+
+_STEPS = ("save_summary_steps", "log_step_count_steps", "incremental_save_steps")
 _KAFKA = ("kafka_topics", "kafka_group_id", "kafka_servers")
 
 
@@ -99,11 +104,15 @@ def make_config(config: RunConfig | None, model_dir: Any, name: str) -> RunConfi
         name: Names the directory, if there is none.
 
     Raises:
-        ConfigError: It is no config, or there are two directories.
+        ConfigError: It is no config, a number of steps in it is not positive, or there are two
+            directories.
     """
     config = RunConfig() if config is None else config
     if not isinstance(config, RunConfig):
         raise errors.ConfigError(f"`config` must be an ml.RunConfig, got {config!r}.")
+    for count in _STEPS:
+        if getattr(config, count) is not None:
+            check_count(count, getattr(config, count))
     directory = "" if model_dir is None else os.fspath(model_dir)
     if directory and config.model_dir and directory != config.model_dir:
         raise errors.ConfigError(
@@ -134,10 +143,23 @@ def check_sync(config: RunConfig) -> None:
 
 
 def check_cluster(config: RunConfig) -> None:
-    """Refuses a cluster without servers or workers.
+    """Refuses a cluster without servers or workers, or with what its workers do not do.
 
     Raises:
-        ConfigError: There are none.
+        ConfigError: There are none, or it has some.
     """
     for name in ("num_ps", "num_workers"):
         check_count(name, getattr(config, name))
+    refuse_log_lines(config, ONE_LINE)
+
+
+def refuse_log_lines(config: RunConfig, reason: str) -> None:
+    """Refuses log lines by steps where nothing would print them.
+
+    Raises:
+        ConfigError: There are to be some.
+    """
+    if config.log_step_count_steps is not None:
+        raise errors.ConfigError(
+            f"`log_step_count_steps` is {config.log_step_count_steps}, but {reason}; leave it out."
+        )

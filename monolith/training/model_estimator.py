@@ -52,6 +52,8 @@ from monolith.training.hooks.watch import Reporter, WatchHook
 from monolith.training.launch import cluster
 from monolith.training.launch.work import ModelWork, Repeated
 from monolith.training.model_arguments import (
+    NO_LINE,
+    ONE_LINE,
     check_cluster,
     check_count,
     check_data,
@@ -59,6 +61,7 @@ from monolith.training.model_arguments import (
     check_sync,
     check_topics,
     make_config,
+    refuse_log_lines,
 )
 from monolith.training.tables import save
 
@@ -88,7 +91,7 @@ class ModelEstimator:
         clip_norm: Limit of the norm of all gradients; None: no limit.
         config: Further settings.
         progress: Whether training and evaluation show how they are getting on: one line on a
-            terminal, a line now and then in a log.
+            terminal, a line now and then in a log; or a line every `log_step_count_steps`.
 
     Raises:
         ConfigError: A setting is out of its range, or the directory cannot be written.
@@ -115,6 +118,8 @@ class ModelEstimator:
         self._clip_norm = clip_norm
         self._has_default_dir = not model_dir and not (config and config.model_dir)
         config = make_config(config, model_dir, model.name)
+        if not progress:
+            refuse_log_lines(config, NO_LINE)
         if config.sync:
             check_sync(config)
         self._cluster = (config.num_ps, config.num_workers) if config.num_workers != 1 else None
@@ -424,9 +429,13 @@ class ModelEstimator:
 
     def _make_watch(self, steps: int | None, max_steps: int | None) -> WatchHook:
         """Returns the hook that shows how a training is getting on, and writes it down."""
-        reporters: list[Reporter] = [SummaryWriter(self.model_dir)]
+        config = self._config
+        reporters: list[Reporter] = [
+            SummaryWriter(self.model_dir, every_steps=config.save_summary_steps)
+        ]
         if self._progress:
-            reporters.append(ProgressLine(max_steps, steps=steps))
+            every_steps = config.log_step_count_steps
+            reporters.append(ProgressLine(max_steps, steps=steps, every_steps=every_steps))
         rate = getattr(self._optimizer, "learning_rate", None)
         return WatchHook(reporters, learning_rates={"dense": rate})
 
@@ -490,8 +499,12 @@ def make_work(
         epochs: How often it is read.
         restore_what_fits: As in `ModelEstimator.train`.
         hooks: Hooks of all workers.
+
+    Raises:
+        ConfigError: The settings ask for log lines by steps.
     """
     config = estimator._config
+    refuse_log_lines(config, ONE_LINE)
     num_ps, num_workers = estimator._cluster or (config.num_ps, config.num_workers)
     config = dataclasses.replace(
         config,

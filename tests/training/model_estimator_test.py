@@ -3,6 +3,7 @@
 Covers monolith/training/model_arguments.py.
 """
 
+import glob
 import os
 import re
 
@@ -152,6 +153,40 @@ class TestTrain:
         estimator = ml.Estimator(Ranking(), "ranking", ml.Adagrad(0.5), config=config)
         metrics = estimator.train(read_genres, epochs=20).evaluate(read_genres)
         assert metrics["click_auc"] > 0.99
+
+
+class TestReports:
+    def read_steps(self, tag="loss"):
+        steps = []
+        for path in sorted(glob.glob("clicks/events*")):
+            for event in tf.compat.v1.train.summary_iterator(path):
+                steps += [event.step for value in event.summary.value if value.tag == tag]
+        return steps
+
+    @pytest.mark.parametrize(("every", "steps"), [(None, [1, 2, 3, 4, 5, 6, 7, 8]), (3, [3, 6, 8])])
+    def test_summaries_every_so_many_steps(self, every, steps):
+        config = ml.RunConfig(save_summary_steps=every)
+        estimator = ml.Estimator(Clicks(), "clicks", config=config, progress=False)
+        estimator.train(read_clicks, epochs=2)
+        assert self.read_steps() == steps
+
+    @pytest.mark.parametrize(("every", "steps"), [(None, ["8"]), (3, ["3", "6", "8"])])
+    def test_log_lines_every_so_many_steps(self, capfd, every, steps):
+        config = ml.RunConfig(log_step_count_steps=every)
+        ml.Estimator(Clicks(), "clicks", config=config).train(read_clicks, epochs=2)
+        assert re.findall(r"^step (\d+), .*loss ", capfd.readouterr().err, re.MULTILINE) == steps
+
+    @pytest.mark.parametrize(
+        ("settings", "progress", "message"),
+        [
+            ({}, False, r"^`log_step_count_steps` is 3, but `progress` is False"),
+            ({"num_ps": 1, "num_workers": 2}, True, r"^`log_step_count_steps` is 3, but a job of"),
+        ],
+    )
+    def test_log_lines_that_nobody_would_print(self, settings, progress, message):
+        config = ml.RunConfig(log_step_count_steps=3, **settings)
+        with pytest.raises(ml.errors.ConfigError, match=message):
+            ml.Estimator(Clicks(), "clicks", config=config, progress=progress)
 
 
 class Zeros(Clicks):
@@ -426,6 +461,10 @@ class TestBadInput:
             ({"config": {}}, "`config` must be an ml.RunConfig"),
             ({"config": ml.RunConfig(model_dir="other")}, "There are two model directories"),
             (
+                {"config": ml.RunConfig(save_summary_steps=0)},
+                "`save_summary_steps` must be a positive int, got 0",
+            ),
+            (
                 {"config": ml.RunConfig(num_ps=2, num_workers=0)},
                 "`num_workers` must be a positive int, got 0",
             ),
@@ -483,7 +522,9 @@ class TestBadInput:
     def test_topics_of_the_settings_beside_other_data(self, name, settings):
         config = ml.RunConfig(**{name: "clicks"}, **settings)
         estimator = ml.Estimator(Clicks(), "clicks", config=config)
-        with pytest.raises(ml.errors.ConfigError, match=rf"^`{name}` is 'clicks', .* ml\.data\.kafka"):
+        with pytest.raises(
+            ml.errors.ConfigError, match=rf"^`{name}` is 'clicks', .* ml\.data\.kafka"
+        ):
             estimator.train(read_clicks, epochs=2)
         assert not os.path.exists("clicks/checkpoint")
 
@@ -499,7 +540,7 @@ class TestBadInput:
 
         config = ml.RunConfig(kafka_topics="clicks", kafka_group_id="a", kafka_servers="b:9092")
         check_topics(config, lambda: data().repeat(2))
-        with pytest.raises(ml.errors.ConfigError, match="^`kafka_topics` is 'clicks'"):
+        with pytest.raises(ml.errors.ConfigError, match=r"^`kafka_topics` is 'clicks'"):
             check_topics(config, read_clicks)
 
     def test_labels_that_are_not_binary(self, estimator):

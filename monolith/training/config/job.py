@@ -58,7 +58,5 @@ class CpuTrainingConfig(
 
 @update_by_flags
 @dataclasses.dataclass
-class DistributedCpuTrainingConfig(
-    TaskSettings, ScrapeSettings, MemberSettings, CpuTrainingConfig
-):
+class DistributedCpuTrainingConfig(TaskSettings, ScrapeSettings, MemberSettings, CpuTrainingConfig):
     """How a process takes part in a cluster."""

@@ -86,8 +86,10 @@ class RunConfig:
         kafka_group_id: Their consumer group.
         kafka_servers: Addresses of Kafka; all three are set, or none.
         disable_native_metrics: Whether training steps leave out metrics of heads.
-        save_summary_steps: Steps between summaries.
-        log_step_count_steps: Steps between log lines.
+        save_summary_steps: Steps between summaries. None: 100; of an `ml.Estimator`, more and more,
+            so that there is a curve from the first steps on.
+        log_step_count_steps: Steps between log lines. None: 100; an `ml.Estimator` shows a line by
+            time then.
         enable_dynamic_sharding: Whether workers take input files as they go, instead of each its
             part of them.
         embedding_prefetch_capacity: Batches that may wait between the lookup of their rows and the
@@ -151,8 +153,8 @@ class RunConfig:
     kafka_group_id: str | None = None
     kafka_servers: str | None = None
     disable_native_metrics: bool = True
-    save_summary_steps: int = 100
-    log_step_count_steps: int = 100
+    save_summary_steps: int | None = None
+    log_step_count_steps: int | None = None
     enable_dynamic_sharding: bool = False
     embedding_prefetch_capacity: int | None = None
     enable_variable_prefetch: bool = False
@@ -200,8 +202,8 @@ class RunConfig:
         if self.incremental_save_steps is not None and self.incremental_save_secs is not None:
             raise errors.ConfigError(
                 f"`incremental_save_steps` is {self.incremental_save_steps} and "
-                f"`incremental_save_secs` is {self.incremental_save_secs}, but changes are saved at "
-                "one pace; leave one of them unset."
+                f"`incremental_save_secs` is {self.incremental_save_secs}, but changes are saved "
+                "at one pace; leave one of them unset."
             )
         changed = {
             field.name: getattr(self, field.name)

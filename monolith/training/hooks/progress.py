@@ -50,17 +50,21 @@ class LineWriter:
     Args:
         console: Where to write; by default the standard error.
         plain_every_sec: How often to write where there is no terminal.
+        is_plain: Whether a terminal is taken for none.
     """
 
     def __init__(
         self,
         console: rich.console.Console | None = None,
         plain_every_sec: float = _PLAIN_EVERY_SEC,
+        *,
+        is_plain: bool = False,
     ) -> None:
         if plain_every_sec <= 0:
             raise errors.ConfigError(f"plain_every_sec must be positive, got {plain_every_sec}.")
         self._console = console or _open_standard_error()
-        self.is_terminal = self._console.is_terminal and not self._console.is_dumb_terminal
+        can_move = self._console.is_terminal and not self._console.is_dumb_terminal
+        self.is_terminal = can_move and not is_plain
         self.is_ascii = self._console.options.ascii_only
         self._plain_every_sec = plain_every_sec
         self.every_sec = _REFRESH_SEC if self.is_terminal else plain_every_sec
@@ -100,6 +104,8 @@ class ProgressLine(Reporter):
         steps: The same counted from where training starts; only one of the two.
         console: Where to write; by default the standard error.
         plain_every_sec: How often a line is printed where there is no terminal.
+        every_steps: If given, a line is printed after so many steps, on a terminal as well, instead
+            of one that changes or comes by time.
 
     Raises:
         errors.ConfigError: A number is not positive, or both ends are given.
@@ -112,20 +118,25 @@ class ProgressLine(Reporter):
         steps: int | None = None,
         console: rich.console.Console | None = None,
         plain_every_sec: float = _PLAIN_EVERY_SEC,
+        every_steps: int | None = None,
     ) -> None:
-        for name, value in (("total_steps", total_steps), ("steps", steps)):
+        given = {"total_steps": total_steps, "steps": steps, "every_steps": every_steps}
+        for name, value in given.items():
             if value is not None and value < 1:
                 raise errors.ConfigError(f"{name} must be positive, got {value}.")
         if total_steps is not None and steps is not None:
             raise errors.ConfigError("Give total_steps or steps, not both.")
         self._given_total, self._steps = total_steps, steps
         self._total_steps = total_steps
-        self._writer = LineWriter(console, plain_every_sec)
+        self._every_steps, self._last_step = every_steps, -1
+        self._writer = LineWriter(console, plain_every_sec, is_plain=every_steps is not None)
 
     def start(self, step: int) -> None:
         self._total_steps = self._given_total if self._steps is None else step + self._steps
 
     def plan(self, num_steps: int, now_sec: float) -> tuple[float, float]:
+        if self._every_steps is not None:
+            return num_steps + self._every_steps, math.inf
         # Somebody at a terminal waits for a sign of life; a log has time.
         is_first = num_steps == 0 and self._writer.is_terminal
         return (1 if is_first else math.inf), now_sec + self._writer.every_sec
@@ -135,12 +146,14 @@ class ProgressLine(Reporter):
         self._write(figures, bar)
 
     def end(self, figures: Figures) -> None:
-        self._write(figures, rich.text.Text(), is_over=True)
+        if self._every_steps is None or figures.step != self._last_step:
+            self._write(figures, rich.text.Text(), is_over=True)
 
     def close(self) -> None:
         self._writer.close()
 
     def _write(self, figures: Figures, bar: rich.text.Text, is_over: bool = False) -> None:
+        self._last_step = figures.step
         full = describe(figures, self._total_steps, is_over=is_over)
         short = describe(figures, self._total_steps, most_tables=0, is_over=is_over)
         choices = bar.append(full), rich.text.Text(full), rich.text.Text(short)

@@ -18,7 +18,7 @@ removed because they had expired, ids that got no row yet; since the process beg
 | `learning_rate/<name>` | a learning rate that follows a schedule |
 
 A training of 150 steps has a curve of nearly 40 points, a longer one has more and more steps
-between two points, but never more than half a minute.
+between two points, but never more than half a minute; unless `every_steps` says how many.
 
 Example:
     >>> import glob
@@ -37,6 +37,7 @@ Example:
 
 import itertools
 import logging
+import math
 import os
 
 import tensorflow as tf
@@ -61,10 +62,14 @@ class SummaryWriter(Reporter):
 
     Args:
         directory: Of the run, as TensorBoard calls it.
+        every_steps: Steps between two points; None: more and more of them.
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], *, every_steps: int | None = None
+    ) -> None:
         self._directory = os.fspath(directory)
+        self._every_steps = every_steps
         self._writer: tf.compat.v1.summary.FileWriter | None = None
         self._is_broken = False
         self.start(0)
@@ -74,6 +79,8 @@ class SummaryWriter(Reporter):
         self._last_step = -1
 
     def plan(self, num_steps: int, now_sec: float) -> tuple[float, float]:
+        if self._every_steps is not None:
+            return num_steps + self._every_steps, math.inf
         return num_steps + max(1, int(num_steps * _GROWTH)), now_sec + _LONGEST_SEC
 
     def report(self, figures: Figures) -> None:

@@ -121,7 +121,9 @@ class ModelWork(Work):
         return task
 
     def make_reporters(self, model_dir: str) -> list[Reporter]:
-        return [SummaryWriter(model_dir)]
+        # What a `RunnerConfig` says may be nothing but its default.
+        own = self.config.save_summary_steps if isinstance(self.config, RunConfig) else None
+        return [SummaryWriter(model_dir, every_steps=own)]
 
 
 class Repeated:

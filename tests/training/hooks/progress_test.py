@@ -10,7 +10,7 @@ from support.terminal import Terminal, run_on_terminal
 
 from monolith import errors
 from monolith.embedding.tables.stats import TableStats
-from monolith.training.hooks import progress
+from monolith.training.hooks import progress, watch
 from monolith.training.hooks.watch import Figures
 
 v1 = tf.compat.v1
@@ -227,6 +227,15 @@ class TestTerminal:
         starts = [line.split(",")[0] for line in terminal.lines]
         assert starts == ["step 11", "step 12", "step 300"]
 
+    def test_lines_by_steps_stay(self, graph):
+        terminal = Terminal(120, 10)
+        line = progress.ProgressLine(6, console=terminal.as_console(), every_steps=2)
+        with watch.WatchHook([line], clock=Clock()) as hook:
+            run(hook, make_step(), steps=6)
+        starts = [line.split(",")[0] for line in terminal.lines]
+        assert starts == ["step 2 of 6", "step 4 of 6", "step 6 of 6"]
+        assert terminal.scrolling_rows == 10
+
     def test_a_dumb_one_gets_plain_lines(self, graph, monkeypatch):
         monkeypatch.setenv("TERM", "dumb")
         terminal = Terminal(120, 10)
@@ -317,6 +326,7 @@ class TestProgram:
     [
         ({"total_steps": 0}, "total_steps must be positive, got 0"),
         ({"steps": -1}, "steps must be positive, got -1"),
+        ({"every_steps": 0}, "every_steps must be positive, got 0"),
         ({"total_steps": 3, "steps": 3}, "total_steps or steps, not both"),
         ({"plain_every_sec": 0}, "plain_every_sec must be positive, got 0"),
     ],

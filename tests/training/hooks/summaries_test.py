@@ -33,7 +33,9 @@ def read(directory) -> dict[str, dict[int, float]]:
     return points
 
 
-def train(directory, steps, *, clock=None, step_sec=0.0, start=0, **settings) -> None:
+def train(
+    directory, steps, *, clock=None, step_sec=0.0, start=0, every_steps=None, **settings
+) -> None:
     """Trains a model with a head for some steps, of a clock that these move."""
     with tf.Graph().as_default():
         step = v1.train.get_or_create_global_step()
@@ -46,7 +48,8 @@ def train(directory, steps, *, clock=None, step_sec=0.0, start=0, **settings) ->
             train_op = v1.assign_add(step, 1)
         if clock is not None:
             settings["clock"] = lambda: clock[0]
-        hook = watch.WatchHook([summaries.SummaryWriter(directory)], **settings)
+        writer = summaries.SummaryWriter(directory, every_steps=every_steps)
+        hook = watch.WatchHook([writer], **settings)
         scaffold = v1.train.Scaffold(init_op=step.assign(start))
         creator = v1.train.ChiefSessionCreator(scaffold)
         with v1.train.MonitoredSession(creator, hooks=[hook]) as session:
@@ -106,6 +109,11 @@ def test_points_do_not_become_rare_in_time():
     assert len(points) < 150
     assert max(np.diff(list_points(400, 10.0))) == 3
     assert max(np.diff(list_points(400, 60.0))) == 1
+
+
+def test_points_every_so_many_steps(tmp_path):
+    train(tmp_path, 10, every_steps=4)
+    assert list(read(tmp_path)["loss"]) == [4, 8, 10]
 
 
 def test_what_was_lost_goes_away(tmp_path):

@@ -1,5 +1,6 @@
 """What a job trains, as other processes get it."""
 
+import math
 import threading
 
 import pytest
@@ -21,7 +22,7 @@ class Local(ml.Model):
 
 def make_work(**settings):
     values = {"model": launch_jobs.Clicks(), "data": launch_jobs.read, "optimizer": ml.SGD(0.1)}
-    return work.ModelWork(config=ml.RunConfig(num_ps=2), **{**values, **settings})
+    return work.ModelWork(**{"config": ml.RunConfig(num_ps=2), **values, **settings})
 
 
 def test_a_copy_is_the_same():
@@ -29,6 +30,14 @@ def test_a_copy_is_the_same():
     assert (copy.name, copy.epochs, copy.steps, copy.optimizer) == ("clicks", 3, 5, ml.SGD(0.1))
     assert copy.data is launch_jobs.read
     assert copy.make_config().num_ps == 2
+
+
+def test_the_chief_writes_summaries_as_often_as_the_settings_say():
+    (writer,) = make_work().make_reporters("model")
+    assert writer.plan(100, 0.0) == (110, 30.0)
+    config = ml.RunConfig(num_ps=2, save_summary_steps=7)
+    (writer,) = make_work(config=config).make_reporters("model")
+    assert writer.plan(100, 0.0) == (107, math.inf)
 
 
 def test_classes_and_functions_of_a_program_travel_with_it():
