@@ -62,6 +62,8 @@ class SecondOrStepTimerWithTideSetting(tf.compat.v1.train.SecondOrStepTimer):  #
             check_time_of_day("The end of the tide", *end)
             self._tide = start + end
         self._tide_every_secs = tide_every_secs
+        self._also_every_steps: int | None = None
+        self._first_step: int | None = None
 
     def enable(self) -> None:
         """Lets the timer trigger again."""
@@ -71,10 +73,27 @@ class SecondOrStepTimerWithTideSetting(tf.compat.v1.train.SecondOrStepTimer):  #
         """Keeps the timer from triggering, until `enable`."""
         self._enabled = False
 
+    def also_trigger_every(self, steps: int) -> None:
+        """Makes the timer trigger after so many steps as well, whatever its pace and the tide.
+
+        Args:
+            steps: How many, counted from the first step at which it has triggered.
+        """
+        self._also_every_steps = steps
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        """Notes that the timer has triggered; returns seconds and steps since the last time."""
+        if self._first_step is None:
+            self._first_step = step
+        elapsed: tuple[float | None, int | None] = super().update_last_triggered_step(step)
+        return elapsed
+
     def should_trigger_for_step(self, step: int) -> bool:
         """Returns whether it is time: at first always, and never twice at one step."""
         if not self._enabled:
             return False
+        if self._count(step) > self._count(self._last_triggered_step):
+            return True
         if (
             self._tide is None
             or self._tide_every_secs is None
@@ -85,3 +104,9 @@ class SecondOrStepTimerWithTideSetting(tf.compat.v1.train.SecondOrStepTimer):  #
         if step == self._last_triggered_step:
             return False
         return bool(time.time() >= self._last_triggered_time + self._tide_every_secs)
+
+    def _count(self, step: int | None) -> int:
+        """Returns how often the timer should have triggered beside its pace before a step."""
+        if self._also_every_steps is None or self._first_step is None or step is None:
+            return 0
+        return (step - self._first_step) // self._also_every_steps

@@ -24,7 +24,7 @@ Example:
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ from monolith.training.config.run import RunConfig
 from monolith.training.estimator import Estimator
 from monolith.training.hooks.evaluation import EvaluationHook
 from monolith.training.hooks.progress import ProgressLine
+from monolith.training.hooks.saved_steps import SavedStepsHook
 from monolith.training.hooks.summaries import SummaryWriter
 from monolith.training.hooks.watch import Reporter, WatchHook
 from monolith.training.launch import cluster
@@ -289,14 +290,7 @@ class ModelEstimator:
             if not history or history[-1]["global_step"] != step:
                 history.append(self.evaluate(eval_data))
 
-        kept = self._config
-        self._config = dataclasses.replace(kept, save_checkpoints_steps=every_steps)
-        try:
-            self.train(data, hooks=[_EveryStepsHook(every_steps, evaluate)], **settings)
-        finally:
-            self._config = dataclasses.replace(
-                self._config, save_checkpoints_steps=kept.save_checkpoints_steps
-            )
+        self.train(data, hooks=[SavedStepsHook(every_steps, evaluate)], **settings)
         evaluate()
         return history
 
@@ -467,20 +461,6 @@ class ModelEstimator:
         self._data = data
         found = inspect(self._model, data, training=training)
         return ModelTask(self._model, data, self._optimizer, self._clip_norm, found)
-
-
-class _EveryStepsHook(tf.compat.v1.train.SessionRunHook):
-    """Calls a function after every so many steps; what is saved then is saved before."""
-
-    def __init__(self, every_steps: int, call: Callable[[], None]) -> None:
-        self._every_steps = every_steps
-        self._call = call
-        self._num_steps = 0
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self._num_steps += 1
-        if self._num_steps % self._every_steps == 0:
-            self._call()
 
 
 def make_work(

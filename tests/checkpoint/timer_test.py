@@ -86,6 +86,22 @@ def test_disabled_never_triggers():
     assert timer.should_trigger_for_step(0)
 
 
+@pytest.mark.parametrize("settings", [{"every_secs": 1000}, {"every_steps": 1000}])
+def test_steps_beside_the_pace(settings):
+    timer = Timer(**settings, **TIDE, tide_every_secs=100)
+    timer.also_trigger_every(10)
+    assert timer.should_trigger_for_step(7)
+    triggered = []
+    timer.update_last_triggered_step(7)
+    for step in (8, 16, 17, 18, 26, 39):  # As if nobody had asked at 27 and 37.
+        if timer.should_trigger_for_step(step):
+            triggered.append(step)
+            timer.update_last_triggered_step(step)
+    assert triggered == [17, 39]
+    timer.disable()
+    assert not timer.should_trigger_for_step(47)
+
+
 @pytest.mark.parametrize("settings", [{}, {"every_secs": 1, "every_steps": 1}])
 def test_one_of_seconds_and_steps(settings):
     with pytest.raises(ValueError, match="every_secs"):

@@ -212,6 +212,37 @@ class TestEvaluate:
         history = estimator.train_and_evaluate(read_clicks, read_clicks, epochs=2, every_steps=3)
         assert [metrics["global_step"] for metrics in history] == [3, 6, 8]
 
+    @pytest.mark.parametrize(
+        ("settings", "saved"),
+        [
+            ({"save_checkpoints_secs": 600}, [3, 6, 8]),
+            # The pace counts from the last save, whatever that was for.
+            ({"save_checkpoints_steps": 2}, [2, 3, 5, 6, 8]),
+            ({"save_checkpoints_steps": 600}, [3, 6, 8]),
+        ],
+    )
+    def test_in_turns_beside_saves_of_its_own_pace(self, settings, saved):
+        config = ml.RunConfig(**settings)
+        estimator = ml.Estimator(Clicks(), "clicks", config=config, progress=False)
+        history = estimator.train_and_evaluate(read_clicks, read_clicks, epochs=2, every_steps=3)
+        assert [metrics["global_step"] for metrics in history] == [3, 6, 8]
+        assert sorted(int(path.split("-")[1][:-6]) for path in glob.glob("clicks/*.index")) == saved
+
+    def test_in_turns_without_embeddings(self):
+        class Dense(Clicks):
+            def call(self, batch):
+                logits = self.mlp(tf.cast(batch["user"], tf.float32)[:, None])
+                return ml.BinaryHead("click", logits, batch.get("click"))
+
+            def __init__(self):
+                super().__init__()
+                self.mlp = ml.MLP([1])
+
+        config = ml.RunConfig(save_checkpoints_secs=600)
+        estimator = ml.Estimator(Dense(), "clicks", config=config, progress=False)
+        history = estimator.train_and_evaluate(read_clicks, read_clicks, every_steps=3)
+        assert [metrics["global_step"] for metrics in history] == [3, 4]
+
     def test_without_labels(self, estimator):
         estimator.train(read_clicks)
         with pytest.raises(ml.errors.ConfigError, match="No head of Clicks has labels"):

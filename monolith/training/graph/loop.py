@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from monolith import errors
 from monolith.checkpoint.paths import SaveHelper
+from monolith.checkpoint.timer import SecondOrStepTimerWithTideSetting
 from monolith.data.errors import describe_empty_input, find_sentence
 from monolith.graph import collectives
 from monolith.graph.run_config import GraphRunConfig
@@ -34,6 +35,7 @@ from monolith.training.hooks.cached_fetches import CachedFetchesHook
 from monolith.training.hooks.evaluation import EvaluationHook
 from monolith.training.hooks.interrupt import StopOnSignalHook
 from monolith.training.hooks.nan_loss import NanLossHook
+from monolith.training.hooks.saved_steps import SavedStepsHook
 from monolith.training.hooks.serving_sync import ServingSyncHook
 from monolith.training.hooks.summaries import SummaryWriter
 from monolith.training.hooks.sync_training import ParameterSyncHook
@@ -122,6 +124,10 @@ def run_training(
         *_make_saver_hooks(spec, config, hooks),
         *spec.training_chief_hooks,
     ]
+    savers = _find_savers(hooks, chief_hooks)
+    for hook in user_hooks:
+        if isinstance(hook, SavedStepsHook) and savers:
+            hook.let_save(savers[0])
     # Each rank of a synchronous job has a session of its own, and makes its own variables.
     target = collectives.get_session_target()
     if target:
@@ -162,7 +168,7 @@ def run_training(
             step = session.run_step_fn(lambda step_context: step_context.session.run(global_step))
             nan_hook.explain(int(step), tf.train.latest_checkpoint(model_dir), e)
     if stop_hook is not None and stop_hook.received is not None:
-        _report_stop(stop_hook.received, model_dir, bool(_find_savers(hooks, chief_hooks)))
+        _report_stop(stop_hook.received, model_dir, bool(savers))
         interrupt.end_as_told(stop_hook.received)
     if input_ended and num_steps == 0:
         _report_empty_input(config)
@@ -246,14 +252,12 @@ def _make_saver_hooks(spec: GraphSpec, config: GraphRunConfig, hooks: Sequence[H
     own = (*hooks, *spec.training_chief_hooks)
     if not saves or _find_savers(own):
         return []
-    return [
-        tf.compat.v1.train.CheckpointSaverHook(
-            config.model_dir,
-            save_secs=config.save_checkpoints_secs,
-            save_steps=config.save_checkpoints_steps,
-            scaffold=spec.scaffold,
-        )
-    ]
+    secs, steps = config.save_checkpoints_secs, config.save_checkpoints_steps
+    saver_hook = tf.compat.v1.train.CheckpointSaverHook(
+        config.model_dir, save_secs=secs, save_steps=steps, scaffold=spec.scaffold
+    )
+    saver_hook._timer = SecondOrStepTimerWithTideSetting(secs, steps)
+    return [saver_hook]
 
 
 def _report_empty_input(config: GraphRunConfig) -> None:
