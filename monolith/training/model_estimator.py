@@ -45,13 +45,15 @@ from monolith.model.model import (
 )
 from monolith.training.config.run import RunConfig
 from monolith.training.estimator import Estimator
+from monolith.training.hooks import checkpoint_barrier
+from monolith.training.hooks.epochs import Epoch
 from monolith.training.hooks.evaluation import EvaluationHook
 from monolith.training.hooks.progress import ProgressLine
 from monolith.training.hooks.saved_steps import SavedStepsHook
 from monolith.training.hooks.summaries import SummaryWriter
 from monolith.training.hooks.watch import Reporter, WatchHook
 from monolith.training.launch import cluster
-from monolith.training.launch.work import ModelWork, Repeated
+from monolith.training.launch.work import ModelWork, OneEpoch, Repeated
 from monolith.training.model_arguments import (
     NO_LINE,
     ONE_LINE,
@@ -274,9 +276,15 @@ class ModelEstimator:
                 data, eval_data, every_steps, epochs=epochs, restore_what_fits=restore_what_fits
             )
         check_count("epochs", epochs)
+        read = check_data(data)
         history = []
-        for _ in range(epochs):
-            self.train(data, restore_what_fits=restore_what_fits)
+        number = 0
+        while number < epochs:
+            number += 1
+            self.train(OneEpoch(read, Epoch(number, epochs)), restore_what_fits=restore_what_fits)
+            # Of a training that was started again, the first one here is a later one.
+            trained = checkpoint_barrier.read_epoch(self._find_checkpoint())
+            number = number if trained is None else max(number, trained.number)
             history.append(self.evaluate(eval_data))
         return history
 

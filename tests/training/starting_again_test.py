@@ -291,6 +291,70 @@ class TestPartialAliasMap:
         assert get_step(partial) == 11
 
 
+class Killed(Exception):
+    """Of the test alone."""
+
+
+class KilledEstimator(ml.Estimator):
+    """Whose process ends at a step."""
+
+    step = 0
+
+    def _make_watch(self, steps, max_steps):
+        return KillHook(self.step)
+
+
+class KillHook(tf.compat.v1.train.SessionRunHook):
+    def __init__(self, step):
+        self._step = step
+
+    def begin(self):
+        self._global_step = tf.compat.v1.train.get_global_step().read_value()
+
+    def after_run(self, run_context, run_values):
+        if run_context.session.run(self._global_step) >= self._step:
+            raise Killed
+
+
+class TestEpochsOfATrainingThatWasKilled:
+    """Ten steps in an epoch, a checkpoint every three."""
+
+    def start(self, kind=ml.Estimator, **settings):
+        config = ml.RunConfig(save_checkpoints_steps=3, **settings)
+        return kind(Clicks(), "model", progress=False, config=config)
+
+    def kill(self, step, epochs, **settings):
+        estimator = self.start(KilledEstimator, **settings)
+        estimator.step = step
+        with pytest.raises(Killed):
+            estimator.train_and_evaluate(read, read, epochs=epochs)
+
+    def go_on(self, epochs, data=read, **settings):
+        history = self.start(**settings).train_and_evaluate(data, read, epochs=epochs)
+        return [metrics["global_step"] for metrics in history]
+
+    @pytest.mark.parametrize("num_ps", [0, 2])
+    def test_those_that_are_left_are_trained(self, num_ps):
+        self.kill(17, epochs=3, num_ps=num_ps)
+        assert self.go_on(epochs=3, num_ps=num_ps) == [20, 30]
+
+    def test_one_that_was_over_is_not_trained_again(self):
+        self.kill(12, epochs=2)
+        assert get_step(make()) == 10
+        assert self.go_on(epochs=2) == [20]
+        # All is done, so that they are others.
+        assert self.go_on(epochs=1) == [30]
+
+    def test_another_number_of_them_counts_from_the_first(self):
+        self.kill(17, epochs=2)
+        assert self.go_on(epochs=3) == [20, 30]
+
+    def test_train_finishes_one_and_other_data_has_its_own(self):
+        self.kill(17, epochs=3)
+        assert get_step(self.start().train(read, steps=1)) == 17
+        assert self.go_on(epochs=2, data=lambda: read().take(5)) == [22, 27]
+
+
 def test_an_export_changes_no_op_that_has_run(tmp_path):
     """In a process of its own, which shows TensorFlow's warnings."""
     program = """

@@ -37,6 +37,8 @@ from monolith.checkpoint.paths import SaveHelper
 from monolith.graph import metadata
 from monolith.proto import ckpt_hooks_pb2
 from monolith.training.controller import barrier
+from monolith.training.hooks import input_position
+from monolith.training.hooks.epochs import Epoch
 from monolith.training.hooks.input_position import Found, InputPosition
 
 logger = logging.getLogger(__name__)
@@ -478,6 +480,15 @@ class _RestorerHook(tf.compat.v1.train.SessionRunHook):
 
     def end(self, session: tf.compat.v1.Session) -> None:
         self._helper.save_last(session)
+
+
+def read_epoch(checkpoint: str) -> Epoch | None:
+    """Returns which epoch of its input the chief was in when a checkpoint was saved.
+
+    None if the checkpoint does not say.
+    """
+    asset_dir = SaveHelper.get_ckpt_asset_dir(delta_chain.get_newest_prefix(checkpoint))
+    return input_position.read_epoch(os.path.join(asset_dir, _get_name(0)))
 
 
 def _get_name(index: int) -> str:

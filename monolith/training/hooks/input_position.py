@@ -4,7 +4,8 @@ A position is one file. It holds the state of the iterators, with the batches th
 and that nobody has trained on yet, and says which input they read (see `monolith.data.identity`),
 because it means something for that input only. So an input that was not read to its end goes on
 there, and any other one, or one that was, starts at its beginning. The input of a rank that keeps
-others company never ends by itself; of such a one, somebody says when it was read to its end.
+others company never ends by itself; of such a one, somebody says when it was read to its end. If it
+is noted in the graph which epoch the input is (`epochs`), the position says that, too.
 
 A stream whose next batch is waited for has a position, too: the one before that batch. If the batch
 comes at the very moment of the save, it may count twice after a restart, but never be missing.
@@ -42,6 +43,8 @@ from tensorflow.python.data.ops import iterator_ops
 
 from monolith.data import identity
 from monolith.tensor import look_ahead
+from monolith.training.hooks import epochs
+from monolith.training.hooks.epochs import Epoch
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +88,7 @@ class InputPosition:
         self._identity: str | None = None
         self._why_unknown = ""
         self._can_be_saved = True
+        self._epoch = epochs.get_noted()
         try:
             if any(iterator.dataset is None for iterator in iterators):
                 raise identity.UnknownInputError("one of its iterators has no dataset in the graph")
@@ -119,7 +123,7 @@ class InputPosition:
         if self.is_empty or self._identity is None or not self._can_be_saved:
             return False
         if self._has_ended is not None and self._has_ended():
-            _write(path, self._identity, [], [])  # There is no place to go on from.
+            _write(path, self._identity, [], [], self._epoch)  # There is no place to go on from.
             return True
         found = self._read_position(session)
         for _ in range(_MAX_ATTEMPTS - 1):
@@ -131,7 +135,7 @@ class InputPosition:
         states, ahead, _ = found
         tensors = [tensor for batches in ahead for batch in batches for tensor in batch]
         parts = [*states, *[tf.make_tensor_proto(t).SerializeToString() for t in tensors]]
-        _write(path, self._identity, [len(batches) for batches in ahead], parts)
+        _write(path, self._identity, [len(batches) for batches in ahead], parts, self._epoch)
         return True
 
     def restore(self, session: tf.compat.v1.Session, path: str) -> Found:
@@ -146,28 +150,36 @@ class InputPosition:
         if self.is_empty or self._identity is None or not tf.io.gfile.exists(path):
             return Found.NOTHING
         try:
-            saved_input, num_ahead, parts = _read(path)
-            if saved_input != self._identity:
-                return Found.OTHER_INPUT
-            if not parts:
-                return Found.FINISHED
-            states, tensors = parts[: len(self._iterators)], parts[len(self._iterators) :]
-            self._go_to(session, states)
-            if any(num_ahead):
-                self._fill(session, num_ahead, tensors)
-                return Found.UNFINISHED
-            if self.is_stream:
-                # What was its end may be none any more, and to look for a batch is to wait for it.
-                return Found.UNFINISHED
-            if self._is_at_end(session):
-                self._start_over(session)
-                return Found.FINISHED
-            # Once more: to see whether there is a batch, one was read.
-            self._go_to(session, states)
+            saved = _read(path)
+            found = self._go_to_saved(session, saved)
         except (tf.errors.OpError, ValueError, KeyError) as error:
             logger.warning("%s is of no use: %s", path, _get_reason(error))
             self._start_over(session)
             return Found.UNREADABLE
+        if found is not Found.OTHER_INPUT and self._epoch is not None and saved.epoch is not None:
+            total, is_over = self._epoch.total, found is Found.FINISHED
+            number = epochs.go_on(saved.epoch, is_over=is_over, total=total)
+            self._epoch = Epoch(number, total)
+        return found
+
+    def _go_to_saved(self, session: tf.compat.v1.Session, saved: "_Saved") -> Found:
+        if saved.input != self._identity:
+            return Found.OTHER_INPUT
+        if not saved.parts:
+            return Found.FINISHED
+        states = saved.parts[: len(self._iterators)]
+        self._go_to(session, states)
+        if any(saved.num_ahead):
+            self._fill(session, saved.num_ahead, saved.parts[len(self._iterators) :])
+            return Found.UNFINISHED
+        if self.is_stream:
+            # What was its end may be none any more, and to look for a batch is to wait for it.
+            return Found.UNFINISHED
+        if self._is_at_end(session):
+            self._start_over(session)
+            return Found.FINISHED
+        # Once more: to see whether there is a batch, one was read.
+        self._go_to(session, states)
         return Found.UNFINISHED
 
     def _read_position(self, session: tf.compat.v1.Session) -> "_Position | None":
@@ -250,6 +262,23 @@ class _Position(NamedTuple):
     may_be_late: bool
 
 
+class _Saved(NamedTuple):
+    """A position as its file has it.
+
+    Attributes:
+        input: Which input it is of.
+        num_ahead: By queue, how many batches were read ahead.
+        parts: The states of the iterators, and then the tensors of these batches; none after the
+            end.
+        epoch: Which epoch it is in, None if nobody has noted it.
+    """
+
+    input: str
+    num_ahead: list[int]
+    parts: list[bytes]
+    epoch: Epoch | None
+
+
 class _Iterator:
     """Ops of an iterator.
 
@@ -293,7 +322,26 @@ def _get_reason(error: BaseException) -> str:
     return next(iter(message.splitlines()), type(error).__name__)
 
 
-def _write(path: str, saved_input: str, num_ahead: Sequence[int], parts: Sequence[bytes]) -> None:
+def read_epoch(path: str) -> Epoch | None:
+    """Returns which epoch a saved position is in, None if it does not say."""
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return _get_epoch(json.loads(file.readline()))
+    except (tf.errors.NotFoundError, ValueError):
+        return None
+
+
+def _get_epoch(header: dict[str, Any]) -> Epoch | None:
+    return Epoch(*header["epoch"]) if "epoch" in header else None
+
+
+def _write(
+    path: str,
+    saved_input: str,
+    num_ahead: Sequence[int],
+    parts: Sequence[bytes],
+    epoch: Epoch | None,
+) -> None:
     """Writes a line of JSON and the parts behind it."""
     header = {
         "format": _FORMAT,
@@ -301,6 +349,7 @@ def _write(path: str, saved_input: str, num_ahead: Sequence[int], parts: Sequenc
         "num_ahead": list(num_ahead),
         "parts": [len(part) for part in parts],
         "sha256": hashlib.sha256(b"".join(parts)).hexdigest(),
+        **({} if epoch is None else {"epoch": epoch}),
     }
     with tf.io.gfile.GFile(path, "wb") as file:
         file.write(json.dumps(header).encode() + b"\n")
@@ -308,8 +357,8 @@ def _write(path: str, saved_input: str, num_ahead: Sequence[int], parts: Sequenc
             file.write(part)
 
 
-def _read(path: str) -> tuple[str, list[int], list[bytes]]:
-    """Returns which input a position is of, how many batches are in it per queue, and its parts.
+def _read(path: str) -> _Saved:
+    """Returns a position.
 
     Raises:
         ValueError: It is damaged, or of another version.
@@ -323,4 +372,4 @@ def _read(path: str) -> tuple[str, list[int], list[bytes]]:
         raise ValueError("its content is not what was saved")
     ends = list(itertools.accumulate(header["parts"], initial=0))
     parts = [content[i:j] for i, j in itertools.pairwise(ends)]
-    return header["input"], header["num_ahead"], parts
+    return _Saved(header["input"], header["num_ahead"], parts, _get_epoch(header))

@@ -24,6 +24,7 @@ from monolith.checkpoint.changed_model import OnChange
 from monolith.graph.spec import Hook
 from monolith.model.model import Data, Inspection, Model, ModelTask, inspect, make_dataset
 from monolith.training.config.run import RunConfig
+from monolith.training.hooks.epochs import Epoch, note
 from monolith.training.hooks.summaries import SummaryWriter
 from monolith.training.hooks.watch import Reporter
 from monolith.training.model_arguments import check_topics
@@ -135,6 +136,18 @@ class Repeated:
 
     def __call__(self) -> Any:
         return make_dataset(self._data).repeat(self._epochs)
+
+
+class OneEpoch:
+    """Data that is one epoch of several, of which checkpoints remember the number."""
+
+    def __init__(self, data: Data, epoch: Epoch) -> None:
+        self._data = data
+        self._epoch = epoch
+
+    def __call__(self) -> Any:
+        note(self._epoch)
+        return make_dataset(self._data)
 
 
 def pickle_work(work: Work) -> bytes:
