@@ -254,15 +254,18 @@ class ModelEstimator:
     ) -> list[dict[str, float]]:
         """Trains and evaluates in turns.
 
+        A program that was killed, and is started again, trains what is left of its epochs.
+
         Args:
             data: What to train on.
             eval_data: What to evaluate on, after each epoch, or as `every_steps` says.
             epochs: How often `data` is read.
-            every_steps: If given, evaluates after so many steps, and at the end of the data.
+            every_steps: If given, evaluates after so many steps, and at the end of the data; a
+                checkpoint is saved then, beside those that the settings ask for.
             restore_what_fits: As in `train`.
 
         Returns:
-            The metrics of each evaluation, the oldest first.
+            The metrics of each evaluation of this call, the oldest first.
         """
         if every_steps is not None:
             check_count("every_steps", every_steps)

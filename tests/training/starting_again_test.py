@@ -11,6 +11,7 @@ import tensorflow as tf
 from absl import flags
 
 import monolith as ml
+from monolith.checkpoint import delta_chain
 from monolith.embedding.tables import registry
 from monolith.training.estimator import Estimator
 
@@ -289,6 +290,35 @@ class TestPartialAliasMap:
         np.testing.assert_array_equal(partial.get_variable_value("tower/dense_0/kernel"), before)
         assert "these start anew: it has no variable 'tower/dense_1/bias'" in caplog.text
         assert get_step(partial) == 11
+
+
+class TestWhatIsSavedAndRestored:
+    @pytest.mark.parametrize("num_ps", [0, 2])
+    def test_only_what_has_changed(self, num_ps):
+        config = ml.RunConfig(incremental_save_steps=2, num_ps=num_ps)
+        estimator = KilledEstimator(Clicks(), "model", progress=False, config=config)
+        estimator.step = 7
+        with pytest.raises(Killed):
+            estimator.train(read)
+        newest = estimator.latest_checkpoint()
+        # The first one is full, or nobody would know what has changed since.
+        assert newest == "model/model.ckpt-2"
+        assert [delta.step for delta in delta_chain.read(newest)] == [4, 6]
+        assert make(num_ps=num_ps).train(read, steps=1).latest_checkpoint() == "model/model.ckpt-7"
+
+    def test_an_older_checkpoint_if_the_newest_is_damaged(self, trained):
+        os.truncate(f"{trained.latest_checkpoint()}.index", 1)
+        with pytest.raises(tf.errors.DataLossError):
+            make().train(read)
+        older = make(fall_back_to_older_checkpoint=True).train(read, steps=1)
+        assert older.latest_checkpoint() == "model/model.ckpt-6"
+
+    def test_a_list_that_is_missing(self, trained):
+        os.remove("model/checkpoint")
+        with pytest.raises(tf.errors.DataLossError, match="set `rebuild_checkpoint_list` to go on"):
+            make().train(read)
+        rebuilt = make(rebuild_checkpoint_list=True).train(read, steps=1)
+        assert rebuilt.latest_checkpoint() == "model/model.ckpt-11"
 
 
 class Killed(Exception):

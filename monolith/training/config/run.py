@@ -82,7 +82,7 @@ class RunConfig:
         reload_alias_map: New name to old name of variables in a reload.
         enable_alias_map_auto_gen: Whether a reload finds renamed variables by itself.
         kafka_topics: Kafka topics that PBDataset reads in place of what it is given, separated by
-            commas.
+            commas; an `ml.Estimator` refuses them beside other data, see `ml.data.kafka`.
         kafka_group_id: Their consumer group.
         kafka_servers: Addresses of Kafka; all three are set, or none.
         disable_native_metrics: Whether training steps leave out metrics of heads.
