@@ -228,9 +228,14 @@ def grouped_allreduce(
         RuntimeError: The library cannot.
     """
     library, options = _get_reducer(op, compress)
-    if not hasattr(library, "grouped_allreduce"):
+    if not reduces_groups():
         raise RuntimeError(f"{library.__name__} cannot reduce groups; reduce tensors one by one.")
     return list(library.grouped_allreduce(tensors, **options))
+
+
+def reduces_groups() -> bool:
+    """Returns whether there is `grouped_allreduce`; BytePS has none."""
+    return hasattr(_get_reducing_library(), "grouped_allreduce")
 
 
 def average_gradients(*, rows: bool = True) -> None:
@@ -367,18 +372,18 @@ def DistributedOptimizer(optimizer: Any, op: str = Average, *, compress: bool = 
         op: `Average` or `Sum`.
         compress: Whether gradients travel in half precision.
     """
-    if _lib.is_own:
-        from monolith.graph import rank_library
+    # Not that of another library, which knows nothing of ranks without data.
+    from monolith.graph import rank_library
 
-        def reduce(gradients: list[Any]) -> list[Any]:
-            masked, factor = leave_out_idle(gradients)
+    def reduce(gradients: list[Any]) -> list[Any]:
+        masked, factor = leave_out_idle(gradients)
+        if reduces_groups():
             reduced = grouped_allreduce(masked, op, compress=compress)
-            return [scale_average(g, factor if op == Average else None) for g in reduced]
+        else:
+            reduced = [allreduce(gradient, op, compress=compress) for gradient in masked]
+        return [scale_average(g, factor if op == Average else None) for g in reduced]
 
-        return rank_library.DistributedOptimizer(optimizer, reduce)
-    library = _lib.lib
-    options = {"compression": library.Compression.fp16} if compress else {}
-    return library.DistributedOptimizer(optimizer, op=_get_op(library, op), **options)
+    return rank_library.DistributedOptimizer(optimizer, reduce)
 
 
 def gather_numbers(numbers: Sequence[int]) -> list[list[int]]:
@@ -452,15 +457,19 @@ def __getattr__(name: str) -> Any:
 
 def _get_reducer(op: str, compress: bool) -> tuple[Any, dict[str, Any]]:
     """Returns the library that reduces, and how it is told what to do."""
-    library = _lib.lib
-    if _lib.enable_bps and not is_on(_WITH_BYTEPS_ALLREDUCE, default="1"):
-        library = _import_horovod()
+    library = _get_reducing_library()
     if library is _lib.own:
         return library, {"op": op, "compress": compress}
     options = {"op": _get_op(library, op)}
     if compress:
         options["compression"] = library.Compression.fp16
     return library, options
+
+
+def _get_reducing_library() -> Any:
+    if _lib.enable_bps and not is_on(_WITH_BYTEPS_ALLREDUCE, default="1"):
+        return _import_horovod()
+    return _lib.lib
 
 
 def _is_byteps(library: Any) -> bool:

@@ -20,9 +20,22 @@ def own_state(monkeypatch):
         monkeypatch.delenv(variable, raising=False)
 
 
+# What both libraries offer, and what each has alone; BytePS with what the original system added.
+_OF_BOTH = (
+    "init shutdown rank size local_rank local_size allgather alltoall broadcast Average Sum "
+    "BroadcastGlobalVariablesHook DistributedOptimizer Compression"
+).split()
+_OF_ONE = {
+    "horovod": ["allreduce", "grouped_allreduce", "mpi_threads_supported"],
+    "byteps": ["push_pull"],
+}
+
+
 def pretend(monkeypatch, name):
     """Stands in for Horovod or BytePS, neither of which builds against this TensorFlow."""
-    library = mock.Mock(__name__=f"{name}.tensorflow")
+    library = mock.Mock(spec=[*_OF_BOTH, *_OF_ONE[name]])
+    library.__name__ = f"{name}.tensorflow"
+    library.rank.return_value, library.size.return_value = 0, 2
     monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(tensorflow=library))
     monkeypatch.setitem(sys.modules, f"{name}.tensorflow", library)
     return library
@@ -37,6 +50,21 @@ def horovod(monkeypatch):
 def byteps(monkeypatch):
     monkeypatch.setenv("MONOLITH_WITH_BYTEPS", "1")
     return pretend(monkeypatch, "byteps")
+
+
+def reduce_with_an_idle_rank(library, sum_op):
+    """Has a stand-in reduce as if there were another rank, which has no data left."""
+
+    def reduce(tensor, op, **options):
+        return tensor if op is sum_op else tensor / 2
+
+    if hasattr(library, "push_pull"):
+        library.push_pull.side_effect = reduce
+    else:
+        library.allreduce.side_effect = reduce
+        library.grouped_allreduce.side_effect = lambda tensors, op: [
+            reduce(tensor, op) for tensor in tensors
+        ]
 
 
 class TestChoice:
@@ -103,12 +131,32 @@ class TestOtherLibraries:
         horovod.allreduce.assert_called_once_with(
             "t", op=horovod.Sum, compression=horovod.Compression.fp16
         )
-        collectives.DistributedOptimizer("o")
-        horovod.DistributedOptimizer.assert_called_once_with("o", op=horovod.Average)
 
     def test_byteps_pushes_and_pulls(self, byteps):
         collectives.allreduce("t")
         byteps.push_pull.assert_called_once_with("t", op=byteps.Average)
+        assert not collectives.reduces_groups()
+        with pytest.raises(RuntimeError, match=r"byteps\.tensorflow cannot reduce groups"):
+            collectives.grouped_allreduce(["t"])
+
+    @pytest.mark.parametrize("op", [collectives.Average, collectives.Sum])
+    @pytest.mark.parametrize("name", ["horovod", "byteps"])
+    def test_an_optimizer_leaves_out_ranks_without_data(self, request, graph_mode, name, op):
+        library = request.getfixturevalue(name)
+        reduce_with_an_idle_rank(library, library.Sum)
+        idle = tf.compat.v1.placeholder_with_default(False, [])
+        tf.compat.v1.add_to_collection(collectives.IDLE, idle)
+        w = tf.compat.v1.get_variable("w", initializer=0.0)
+        inner = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+        train_op = collectives.DistributedOptimizer(inner, op).minimize(w * 6.0)
+        with tf.compat.v1.Session() as session:
+            session.run(w.initializer)
+            session.run(train_op, {idle: True})
+            assert session.run(w) == 0
+            session.run(train_op)
+            # Of both ranks it would be half of that.
+            assert session.run(w) == -6
+        library.DistributedOptimizer.assert_not_called()
 
     def test_the_library_by_its_wrapper(self, horovod):
         wrapper = hvd_lib._Lib()

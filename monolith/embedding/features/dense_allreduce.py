@@ -44,19 +44,43 @@ def average(gradients: Sequence[Any]) -> list[Any]:
     Raises:
         ConfigError: The library that the environment asks for cannot be imported, or the ranks
             have not met.
-        RuntimeError: It asks for a fusion that does not exist.
+        RuntimeError: It asks for a fusion that does not exist, or that the library cannot do.
     """
-    # Few large messages, where the library can.
-    fusion = os.environ.get(_FUSION, "grouped" if collectives.averages_gradients() else "none")
-    if fusion not in ("none", "one", "grouped"):
-        raise RuntimeError(
-            f"{_FUSION} must be 'none', 'one' or 'grouped', got '{fusion}'; set one of these."
-        )
+    fusion = _get_fusion()
     if not gradients or is_on(_SKIP):
         return list(gradients)
     masked, factor = collectives.leave_out_idle(gradients)
     averages = _average(masked, fusion, compress=is_on(_FP16))
     return [collectives.scale_average(average, factor) for average in averages]
+
+
+def describe_settings() -> dict[str, str]:
+    """Returns what the environment says of averages, which must be the same in all ranks.
+
+    Example:
+        >>> describe_settings()["MONOLITH_WITH_ALLREDUCE_FP16"]
+        'off'
+    """
+    switches = {name: "on" if is_on(name) else "off" for name in (_FP16, _SKIP)}
+    return {_FUSION: os.environ.get(_FUSION, "unset"), **switches}
+
+
+def _get_fusion() -> str:
+    fusion = os.environ.get(_FUSION)
+    if fusion is None:
+        # Few large messages, where the library can.
+        is_grouped = collectives.averages_gradients() and collectives.reduces_groups()
+        return "grouped" if is_grouped else "none"
+    if fusion not in ("none", "one", "grouped"):
+        raise RuntimeError(
+            f"{_FUSION} must be 'none', 'one' or 'grouped', got '{fusion}'; set one of these."
+        )
+    if fusion == "grouped" and not collectives.reduces_groups():
+        raise RuntimeError(
+            f"{_FUSION} is 'grouped', but the library that averages gradients has no groups, as "
+            "BytePS; set it to 'none' or 'one', or unset it."
+        )
+    return fusion
 
 
 def _average(gradients: Sequence[Any], fusion: str, *, compress: bool) -> list[Any]:

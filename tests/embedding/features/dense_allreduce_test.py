@@ -127,8 +127,38 @@ def test_byteps_but_not_for_gradients(horovod, byteps, monkeypatch):
 @pytest.mark.usefixtures("byteps")
 def test_byteps_has_no_groups(monkeypatch):
     monkeypatch.setenv("MONOLITH_WITH_ALLREDUCE_FUSION", "grouped")
-    with pytest.raises(RuntimeError, match=r"byteps\.tensorflow cannot reduce groups"):
+    with pytest.raises(
+        RuntimeError, match="MONOLITH_WITH_ALLREDUCE_FUSION is 'grouped', but the .+ 'none' or 'on"
+    ):
         check_average()
+
+
+def count_calls_of_a_synchronous_job(library):
+    """Returns in how many calls a graph averages the gradients, whose ranks do so by default."""
+    with tf.Graph().as_default():
+        collectives.average_gradients()
+        dense_allreduce.average([tf.constant(g) for g in GRADIENTS])
+    return len(library.calls)
+
+
+def test_a_synchronous_job_reduces_groups_where_there_are_some(horovod):
+    assert count_calls_of_a_synchronous_job(horovod) == 1
+
+
+def test_a_synchronous_job_of_byteps_reduces_one_by_one(byteps):
+    assert count_calls_of_a_synchronous_job(byteps) == len(GRADIENTS)
+
+
+def test_settings_say_what_counts(monkeypatch):
+    names = ["MONOLITH_WITH_ALLREDUCE_FUSION", "MONOLITH_WITH_ALLREDUCE_FP16"]
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    unset = dense_allreduce.describe_settings()
+    assert set(names) < set(unset)
+    monkeypatch.setenv(names[1], "False")  # Which is what it is without it.
+    assert dense_allreduce.describe_settings() == unset
+    monkeypatch.setenv(names[1], "1")
+    assert dense_allreduce.describe_settings() == {**unset, names[1]: "on"}
 
 
 @pytest.mark.usefixtures("horovod")
