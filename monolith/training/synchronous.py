@@ -95,14 +95,16 @@ def distributed_sync_train(
         EnvironmentError: TensorFlow executes eagerly.
         AssertionError: The config is that of another rank.
         ValueError: `params` are not those of a task.
-        ConfigError: The config asks for what ranks do not do.
+        ConfigError: The config asks for what ranks do not do, or the library that the environment
+            asks for is not there.
         RankLostError: Another rank is gone.
         SystemExit: A signal has stopped the training, which is saved.
     """
     check_graph_mode()
+    # First of all: without its library, a config lacks what the ranks would have said.
+    collectives.init()
     supported.check_settings(config)
     supported.check_ranks(config)
-    collectives.init()
     if sync_backend is not None or config.sync_to:
         _check_parts()
     assert mpi.get_mpi_rank() == config.index, (

@@ -144,9 +144,15 @@ class TPURunner(BaseRunner):
         """Trains or evaluates, by the flag `mode`.
 
         Raises:
-            UnsupportedModeError: It asks for both at once.
+            UnsupportedModeError: It asks for both at once, or for something else.
             ConfigError: It needs a TPU, or lacks a setting.
         """
+        # Another module may have defined the flag first, as any text.
+        if self._mode not in _MODES:
+            raise UnsupportedModeError(
+                f"--mode is {self._mode!r}, which this runner does not know; it has 'train' and "
+                "'eval'."
+            )
         if self._mode == "train_and_eval":
             raise UnsupportedModeError(f"{self._mode} has not been supported.")
         step = self._load_global_step()

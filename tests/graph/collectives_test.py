@@ -21,10 +21,22 @@ def own_state(monkeypatch):
 
 
 # What both libraries offer, and what each has alone; BytePS with what the original system added.
-_OF_BOTH = (
-    "init shutdown rank size local_rank local_size allgather alltoall broadcast Average Sum "
-    "BroadcastGlobalVariablesHook DistributedOptimizer Compression"
-).split()
+_OF_BOTH = [
+    "init",
+    "shutdown",
+    "rank",
+    "size",
+    "local_rank",
+    "local_size",
+    "allgather",
+    "alltoall",
+    "broadcast",
+    "Average",
+    "Sum",
+    "BroadcastGlobalVariablesHook",
+    "DistributedOptimizer",
+    "Compression",
+]
 _OF_ONE = {
     "horovod": ["allreduce", "grouped_allreduce", "mpi_threads_supported"],
     "byteps": ["push_pull"],

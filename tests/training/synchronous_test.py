@@ -303,16 +303,32 @@ def test_config_of_a_rank(alone):
     assert config.model_dir == "/models/job/index-0000"
 
 
-def test_config_stays_where_the_library_is_missing(alone, monkeypatch, caplog):
-    monkeypatch.setattr(collectives, "_lib", collectives._Lib())
-    monkeypatch.setenv("MONOLITH_WITH_BYTEPS", "1")
-    monkeypatch.setitem(sys.modules, "byteps", None)
-    config = make_config("/models", num_ps=3)
-    expected = copy.deepcopy(config)
-    cpu_training.init_sync_train_and_update_conf(config)
-    assert config == expected
-    assert "byteps.tensorflow, which cannot be imported" in caplog.text
-    monkeypatch.undo()
+@pytest.fixture
+def no_byteps(alone):
+    """Has the environment ask for BytePS, which is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collectives, "_lib", collectives._Lib())
+        patch.setenv("MONOLITH_WITH_BYTEPS", "1")
+        patch.setitem(sys.modules, "byteps", None)
+        yield
+
+
+@pytest.mark.usefixtures("no_byteps")
+class TestMissingLibrary:
+    def test_config_stays(self, caplog):
+        config = make_config("/models", num_ps=3)
+        expected = copy.deepcopy(config)
+        cpu_training.init_sync_train_and_update_conf(config)
+        assert config == expected
+        assert "byteps.tensorflow, which cannot be imported" in caplog.text
+
+    def test_training_names_it(self, tmp_path):
+        config = cpu_training.DistributedCpuTrainingConfig(
+            model_dir=str(tmp_path), enable_sync_training=True
+        )
+        cpu_training.init_sync_train_and_update_conf(config)
+        with pytest.raises(collectives.MissingLibraryError, match="MONOLITH_WITH_BYTEPS asks for"):
+            cpu_training.distributed_sync_train(config, sync_tasks.FeatureTask.params())
 
 
 @pytest.mark.parametrize(("is_sync", "kind"), [(True, "RAW"), (False, "PACKED")])

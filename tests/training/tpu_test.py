@@ -160,6 +160,13 @@ class TestTpu:
         with pytest.raises(TypeError, match="train_and_eval has not been supported"):
             tpu.TPURunner(clicks).run()
 
+    @pytest.mark.parametrize("mode", ["evaluate", ""])
+    def test_no_mode(self, clicks, mode):
+        FLAGS.cpu_test = True
+        FLAGS.mode = mode  # Nobody checks it, as where another module has made the flag a text.
+        with pytest.raises(tpu.UnsupportedModeError, match=f"--mode is '{mode}', which .+ 'eval'."):
+            tpu.TPURunner(clicks).run()
+
     def test_settings_of_the_task(self, clicks):
         FLAGS.save_checkpoints_steps = 5
         FLAGS.overwrite_end_date = "20260131"

@@ -128,7 +128,7 @@ def test_byteps_but_not_for_gradients(horovod, byteps, monkeypatch):
 def test_byteps_has_no_groups(monkeypatch):
     monkeypatch.setenv("MONOLITH_WITH_ALLREDUCE_FUSION", "grouped")
     with pytest.raises(
-        RuntimeError, match="MONOLITH_WITH_ALLREDUCE_FUSION is 'grouped', but the .+ 'none' or 'on"
+        RuntimeError, match=r"MONOLITH_WITH_ALLREDUCE_FUSION is 'grouped', but the .+ 'none' or "
     ):
         check_average()
 
