@@ -27,6 +27,7 @@ from monolith.embedding.sharding import ranks
 from monolith.graph import collectives, devices, mpi
 from monolith.model.task import NativeTask
 from monolith.serving.sync.targets import SyncBackend
+from monolith.training import rank_plan
 from monolith.training.config import supported
 from monolith.training.config.job import CpuTrainingConfig, DistributedCpuTrainingConfig
 from monolith.training.graph.estimator import GraphEstimator
@@ -95,8 +96,8 @@ def distributed_sync_train(
         EnvironmentError: TensorFlow executes eagerly.
         AssertionError: The config is that of another rank.
         ValueError: `params` are not those of a task.
-        ConfigError: The config asks for what ranks do not do, or the library that the environment
-            asks for is not there.
+        ConfigError: The config asks for what ranks do not do, the library that the environment asks
+            for is not there, or another rank has other settings or another model.
         RankLostError: Another rank is gone.
         SystemExit: A signal has stopped the training, which is saved.
     """
@@ -132,17 +133,19 @@ def _train(
     backend: SyncBackend | None,
     user_hooks: Sequence[tf.compat.v1.train.SessionRunHook],
 ) -> GraphEstimator:
-    # The same in all ranks, also after a restart, so that the input goes on where it was.
-    training.input_seed = zlib.crc32(config.model_dir.encode())
     if config.index == 0 and config.model_dir:
         save.prepare_model_dir(config.model_dir, training.p)
         # Before steps are counted: they begin where the training does.
         go_back(config, config.model_dir, training.p)
-    # From here on, all see the same checkpoints.
-    collectives.gather_numbers([config.index])
+    # The same after a restart, so that the input goes on where it was. From here on, all see the
+    # same checkpoints.
+    training.input_seed = rank_plan.agree(
+        rank_plan.describe(config, training), zlib.crc32(config.model_dir.encode())
+    )
     wrapped = EofAwareTask(cast(NativeTask, training), bool(config.use_dataservice))
     train = training.p.train
     hooks = [
+        rank_plan.SameVariablesHook(),
         *_make_start_hooks(),
         *_make_sync_hooks(config, backend),
         SyncTrainingInfoHook(),

@@ -3,10 +3,12 @@
 import json
 import os
 import pathlib
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
+from monolith import errors
 from monolith.graph import collectives
 from monolith.graph.devices import default_device_fn
 from monolith.graph.run_config import GraphRunConfig
@@ -101,6 +103,27 @@ class NonFeatureTask(native_task.NativeTask):
         return model_fn
 
 
+class NarrowTask(NonFeatureTask):
+    """Has a variable."""
+
+    width = 1
+
+    def create_model_fn(self):
+        inner = super().create_model_fn()
+
+        def model_fn(features, mode, config):
+            tf.compat.v1.get_variable("w", [self.width])
+            return inner(features, mode, config)
+
+        return model_fn
+
+
+class WideTask(NarrowTask):
+    """Its variable is a wider one."""
+
+    width = 2
+
+
 class EmbeddingUpdateTask(FeatureTask):
     """Compares rows with those of a variable that TensorFlow's own optimizer trains."""
 
@@ -155,6 +178,8 @@ TASKS = {
         FloatFeatureTask,
         SequenceFeatureTask,
         NonFeatureTask,
+        NarrowTask,
+        WideTask,
         EmbeddingUpdateTask,
     )
 }
@@ -212,6 +237,31 @@ def _sync_train(directory, cases):
         estimator = cpu_training.distributed_sync_train(config, params)
         steps[case] = int(estimator.get_variable_value("global_step"))
     return steps
+
+
+def train_apart(directory, cases):
+    """Trains case by case with ranks that differ; writes what each was told.
+
+    A case is the task of rank 0, and task, settings and environment of the other ranks.
+    """
+    tf.compat.v1.disable_eager_execution()
+    collectives.init()
+    told = {}
+    for case, (task_of_rank_0, *others) in cases.items():
+        name, settings, environment = others if collectives.rank() else (task_of_rank_0, {}, {})
+        settings = {"model_dir": f"{directory}/{case}", "enable_sync_training": True, **settings}
+        config = cpu_training.DistributedCpuTrainingConfig(**settings)
+        cpu_training.init_sync_train_and_update_conf(config)
+        params = TASKS[name].params()
+        params.train.max_steps = 2
+        with mock.patch.dict(os.environ, environment):
+            try:
+                cpu_training.distributed_sync_train(config, params)
+                told[case] = "trained"
+            except errors.ConfigError as error:
+                told[case] = str(error)
+    write(directory, "told", told)
+    collectives.shutdown()
 
 
 def write(directory, name, value):

@@ -32,6 +32,7 @@ from monolith import errors, version
 from monolith.cluster import members
 from monolith.cluster.members import MemberRecord, Membership, MemberState
 from monolith.cluster.progress import WaitProgress
+from monolith.embedding.features import dense_allreduce
 from monolith.graph import devices
 from monolith.native import ops
 from monolith.training.config.job import CpuTrainingConfig
@@ -86,8 +87,16 @@ class JobPlan:
     variables: dict[str, str] | None = None
 
 
-def find_difference(chief: JobPlan, own: JobPlan) -> str | None:
-    """Returns in which point a member differs from the chief, None if it does not."""
+def find_difference(
+    chief: JobPlan, own: JobPlan, places: tuple[str, str] = ("at the chief", "here")
+) -> str | None:
+    """Returns in which point a member differs from the chief, None if it does not.
+
+    Args:
+        chief: What the chief would train.
+        own: What the member would train.
+        places: How the text calls where each of them is.
+    """
     for what, at_chief, here in (
         ("", chief.code, own.code),
         ("setting", chief.settings, own.settings),
@@ -98,7 +107,7 @@ def find_difference(chief: JobPlan, own: JobPlan) -> str | None:
             if at_chief.get(name) != here.get(name):
                 label = f"{what} {name!r}" if what else name
                 there, text = _show_difference(at_chief.get(name), here.get(name))
-                return f"{label} is {there} at the chief and {text} here"
+                return f"{label} is {there} {places[0]} and {text} {places[1]}"
     return None
 
 
@@ -124,6 +133,8 @@ def describe_code() -> dict[str, str]:
 def describe_settings(config: CpuTrainingConfig) -> dict[str, Any]:
     """Returns the settings that all workers must share."""
     settings = {name: getattr(config, name) for name in _SETTINGS}
+    if config.enable_partial_sync_training:
+        settings |= dense_allreduce.describe_settings()
     return {
         **settings,
         # Nothing said and no are the same.

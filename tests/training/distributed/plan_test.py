@@ -115,6 +115,15 @@ class TestDescriptions:
         recovering = dataclasses.replace(config, partial_recovery=True)
         assert plan.describe_settings(recovering) == {**settings, "partial_recovery": True}
 
+    def test_workers_in_step_average_in_the_same_way(self, monkeypatch):
+        config = cpu.CpuTrainingConfig(
+            num_ps=2, enable_sync_training=True, enable_partial_sync_training=True
+        )
+        settings = plan.describe_settings(config)
+        monkeypatch.setenv("MONOLITH_WITH_ALLREDUCE_FP16", "1")
+        changed = {"MONOLITH_WITH_ALLREDUCE_FP16": "on"}
+        assert plan.describe_settings(config) == {**settings, **changed} != settings
+
 
 class TestFile:
     def test_round_trip(self, tmp_path):
