@@ -181,7 +181,16 @@ class TestDistributedSyncTrain:
         with pytest.raises(
             errors.ConfigError, match=r"`train.incremental_save_steps` is 2, but ran"
         ):
-            save.check_rank_saves(params)
+            save.check_rank_saves(make_config(tmp_path), params)
+
+    def test_counts_of_ids_are_not_of_ranks(self, tmp_path):
+        params = sync_tasks.FeatureTask.params()
+        config = make_config(tmp_path, enable_model_ckpt_info=True)
+        with pytest.raises(errors.ConfigError, match="`enable_model_ckpt_info` is True, but ranks"):
+            save.check_rank_saves(config, params)
+        # Beside servers the chief counts the rows of all of them.
+        config.enable_partial_sync_training = True
+        save.check_rank_saves(config, params)
 
     @pytest.mark.parametrize("text", ["0", "often"])
     def test_interval_of_the_environment(self, tmp_path, monkeypatch, text):

@@ -237,7 +237,7 @@ class TrainingHooks:
         agreement = None
         first: list[tf.compat.v1.train.SessionRunHook] = [SetCurrentSessionHook()]
         if self._rank_flags is not None:
-            save.check_rank_saves(self._task.p)
+            save.check_rank_saves(self._config, self._task.p)
             stop_hook = StopTogetherHook()
             agreement = AgreementHook(self._rank_flags, stop_hook)
             self._training.agreement = agreement
@@ -263,7 +263,7 @@ class TrainingHooks:
         """Returns the hooks of a worker that does steps with the others, over tables on servers."""
         agreement = None
         if self._rank_flags is not None:
-            save.check_rank_saves(self._task.p)
+            save.check_rank_saves(self._config, self._task.p)
             assert self._training.stop_hook is not None
             agreement = AgreementHook(self._rank_flags, self._training.stop_hook)
             self._training.agreement = agreement

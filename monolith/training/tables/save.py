@@ -156,12 +156,18 @@ def create_follower_hook(context: SaveContext) -> RankFollowerHook:
     )
 
 
-def check_rank_saves(params: Params) -> None:
+def check_rank_saves(config: CpuTrainingConfig, params: Params) -> None:
     """Refuses what several ranks cannot save.
 
     Raises:
-        ConfigError: The task asks for deltas between full checkpoints.
+        ConfigError: The task asks for deltas between full checkpoints, or the config for counts of
+            ids that are spread over the ranks.
     """
+    if config.enable_model_ckpt_info and config.enable_full_sync_training:
+        raise errors.ConfigError(
+            "`enable_model_ckpt_info` is True, but ranks of a synchronous job count no ids, of "
+            "which each has a part; leave it at False."
+        )
     for name in ("incremental_save_steps", "incremental_save_secs"):
         if params.train[name] is not None:
             raise errors.ConfigError(
