@@ -40,6 +40,7 @@ _SETTINGS = (
     "enable_variable_postpush",
     "enable_fused_layout",
     "feature_eviction_on_save",
+    "operator_files_steps",
 )
 # Of the params of a task.
 _TRAIN_PARAMS = ("max_steps", "steps", "divide_input")

@@ -77,6 +77,13 @@ class FloatFeatureTask(FeatureTask):
         return tf.reduce_sum(features["float_feature"])
 
 
+class TimedFeatureTask(FeatureTask):
+    """Its batches are from 1000 seconds after 1970."""
+
+    def make_features(self):
+        return {**super().make_features(), "req_time": tf.constant([1000], tf.int64)}
+
+
 class SequenceFeatureTask(FeatureTask):
     """Takes the first two ids of each example."""
 
@@ -176,6 +183,7 @@ TASKS = {
     for task in (
         FeatureTask,
         FloatFeatureTask,
+        TimedFeatureTask,
         SequenceFeatureTask,
         NonFeatureTask,
         NarrowTask,

@@ -175,6 +175,33 @@ class TestDistributedSyncTrain:
             assert steps.done == expected
             assert estimator.compute_metrics(steps=1)["global_step"] == 4
 
+    @pytest.mark.parametrize(
+        ("files", "saved"),
+        [
+            # The end is saved in any case.
+            ({"dump_2": ""}, [2, 5]),
+            ({"stop_2": ""}, [2]),
+            ({"limit_req_time": "1000"}, [1]),
+            ({"limit_req_time": "1001"}, [5]),
+        ],
+        ids=["dump", "stop", "limit", "no_limit"],
+    )
+    def test_files_of_an_operator(self, tmp_path, files, saved):
+        for name, text in files.items():
+            (tmp_path / name).write_text(text)
+        config = make_config(tmp_path, operator_files_steps=1)
+        params = sync_tasks.TimedFeatureTask.params()
+        cpu_training.distributed_sync_train(config, params)
+        assert list_saved(tmp_path) == saved
+
+    @pytest.mark.parametrize(("files", "saved"), [(["ONLINE"], True), ([], False)])
+    def test_a_file_that_lets_variables_be_saved(self, tmp_path, files, saved):
+        for name in files:
+            (tmp_path / name).touch()
+        config = make_config(tmp_path, operator_files_steps=1, dense_only_save_checkpoints_steps=2)
+        cpu_training.distributed_sync_train(config, sync_tasks.FeatureTask.params())
+        assert bool(list_saved(tmp_path / "dense_only")) == saved
+
     def test_deltas_are_of_one_process(self, tmp_path):
         params = sync_tasks.FeatureTask.params()
         params.train.incremental_save_steps = 2
@@ -197,6 +224,11 @@ class TestDistributedSyncTrain:
         monkeypatch.setenv("MONOLITH_ROOT_LOG_INTERVAL", text)
         with pytest.raises(errors.ConfigError, match="must be a number of steps above 0"):
             sync_train(tmp_path, "basic")
+
+
+def list_saved(model_dir):
+    """Returns the steps of all checkpoints."""
+    return sorted(int(path.stem.split("-")[1]) for path in model_dir.glob("model.ckpt-*.index"))
 
 
 def sync_train(tmp_path, case):
@@ -364,6 +396,17 @@ def check_steps(found, case):
     """Fails unless all ranks have done all steps; what is wrong with a step it says itself."""
     *_, expected, _ = {**CASES, **SYNC_CASES}[case]
     assert [steps[case] for steps in found] == [expected] * len(found)
+
+
+@pytest.mark.distributed
+def test_ranks_act_on_files_of_an_operator(tmp_path):
+    (tmp_path / "case").mkdir()
+    (tmp_path / "case" / "dump_1").touch()
+    (tmp_path / "case" / "stop_3").touch()
+    found = train_between_ranks(tmp_path, 2, {}, {"case": (5, {"operator_files_steps": 1})})
+    assert found == [{"case": 3}] * 2
+    # Ranks agree upon a save in the step after the look, and stop at once.
+    assert list_saved(tmp_path / "case") == [2, 3]
 
 
 @pytest.mark.slow

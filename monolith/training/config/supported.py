@@ -122,9 +122,19 @@ def check_settings(config: CpuTrainingConfig) -> None:
                 "a synchronous job find servers by `sync_to`, or by a `sync_backend`; leave one of "
                 "them at False, and set the first, or hand the second to `distributed_sync_train`."
             )
+        if config.operator_files_steps is not None and config.operator_files_steps < 1:
+            raise errors.ConfigError(
+                f"`operator_files_steps` is {config.operator_files_steps}, but it must be a number "
+                "of steps above 0; leave it unset if no operator leaves files."
+            )
         return
     if config.enable_partial_sync_training:
         _check_partial_sync(config)
+    if config.operator_files_steps is not None:
+        raise errors.ConfigError(
+            f"`operator_files_steps` is {config.operator_files_steps}, but it is for ranks that "
+            "share the tables; set `enable_sync_training` as well, or leave it unset."
+        )
     for name in _ONLY_IN_SYNC:
         if getattr(config, name):
             raise errors.ConfigError(

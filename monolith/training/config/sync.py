@@ -23,6 +23,8 @@ class SyncSettings:
         update.
     :param reorder_fids_in_data_pipeline: Whether ids are made unique and sharded in the input
         pipeline. Synchronous training needs it.
+    :param operator_files_steps: Steps between two looks of a synchronous job at the files that an
+        operator leaves in the model directory, to have it save or stop. If unset, nobody looks.
     """
 
     enable_sync_training: bool = False
@@ -34,3 +36,4 @@ class SyncSettings:
     enable_pipelined_fwda2a: bool = False
     enable_pipelined_bwda2a: bool = False
     reorder_fids_in_data_pipeline: bool = False
+    operator_files_steps: int | None = None

@@ -60,6 +60,42 @@ _QUIET_HOURS = range(18, 20)
 _INFO_SEC = 600.0
 
 
+class NoTimer:
+    """Stands for the timer of the hook that saves where rank 0 has it, and the others follow."""
+
+    def enable(self) -> None:
+        """Does nothing."""
+
+    def disable(self) -> None:
+        """Does nothing."""
+
+    def reset(self) -> None:
+        """Does nothing."""
+
+
+def create_operator_hooks(
+    model_dir: str, step_interval: int, timer: Any = None, dense_only_timer: Any = None
+) -> list[tf.compat.v1.train.SessionRunHook]:
+    """Returns the hooks of a rank that have all of them act on the files of an operator.
+
+    They go before the hook that saves.
+
+    Args:
+        model_dir: Where the files are: `dump_<step>`, `stop_<step>`, `limit_req_time`, `ONLINE`.
+        step_interval: Steps between two looks.
+        timer: Of rank 0: the timer of the hook that saves. None in the others.
+        dense_only_timer: Of rank 0: that of the hook that saves variables alone, if there is one.
+    """
+    timer = NoTimer() if timer is None else timer
+    hooks: list[tf.compat.v1.train.SessionRunHook] = [
+        SyncTrainingForceDumpHook(model_dir, timer, step_interval, only_at_night=False),
+        ReqTimeControlDumpHook(model_dir, timer, step_interval),
+    ]
+    if dense_only_timer is not None:
+        hooks.append(SyncTrainingSaverControlHook(model_dir, dense_only_timer, step_interval))
+    return hooks
+
+
 class SyncTrainingBarrierSaverListener(tf.compat.v1.train.CheckpointSaverListener):
     """Holds ranks that have saved until all have; what comes next may read what others wrote."""
 
@@ -271,6 +307,7 @@ class SyncTrainingForceDumpHook(_EveryFewSteps):
         target_timer: The timer of the hook that saves.
         step_interval: Steps between two looks.
         get_time: Returns the time, in UTC.
+        only_at_night: Whether the timer is kept from triggering by day, unless somebody asks.
     """
 
     def __init__(
@@ -280,10 +317,12 @@ class SyncTrainingForceDumpHook(_EveryFewSteps):
         step_interval: int = 100,
         *,
         get_time: Callable[[], datetime.datetime] | None = None,
+        only_at_night: bool = True,
     ) -> None:
         super().__init__(step_interval)
         self._model_dir = model_dir
         self._timer = target_timer
+        self._only_at_night = only_at_night
         self._get_time = get_time or _get_utc
         self._rank0: _ToldByRank0 | None = None
 
@@ -299,11 +338,11 @@ class SyncTrainingForceDumpHook(_EveryFewSteps):
             flags = [
                 self._is_asked("dump", step),
                 self._is_asked("stop", step),
-                self._get_time().hour in _QUIET_HOURS,
+                not self._only_at_night or self._get_time().hour in _QUIET_HOURS,
             ]
         assert self._rank0 is not None
-        must_dump, must_stop, is_quiet = self._rank0.tell(run_context.session, flags)
-        if must_dump or must_stop or is_quiet:
+        must_dump, must_stop, may_save = self._rank0.tell(run_context.session, flags)
+        if must_dump or must_stop or may_save:
             self._timer.enable()
         else:
             self._timer.disable()

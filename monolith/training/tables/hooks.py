@@ -25,7 +25,7 @@ from monolith.training import restore_override
 from monolith.training.config.checkpoint import StartSettings
 from monolith.training.config.job import CpuTrainingConfig
 from monolith.training.controller.barrier import BarrierHook, BarrierOp
-from monolith.training.hooks import server_health, serving_sync, sync
+from monolith.training.hooks import server_health, serving_sync, sync, sync_training
 from monolith.training.hooks.checkpoint_barrier import (
     SAVE_ACTION,
     WorkerCkptHelper,
@@ -252,12 +252,32 @@ class TrainingHooks:
             *([] if agreement is None else [agreement]),
         ]
         if self._is_chief:
-            chief_hooks += [*save.create_save_hooks(context), *self._create_metric_hooks()]
+            save_hooks = save.create_save_hooks(context)
+            chief_hooks += self._create_operator_hooks(save_hooks)
+            chief_hooks += [*save_hooks, *self._create_metric_hooks()]
         else:
+            chief_hooks += self._create_operator_hooks([])
             chief_hooks.append(save.create_follower_hook(context))
         if is_training:
             first.append(checkpoint_helper.create_restorer_hook())
         return HookLists(tuple(first), (MeetBeforeRestoreHook(),), tuple(chief_hooks))
+
+    def _create_operator_hooks(
+        self, save_hooks: Sequence[tf.compat.v1.train.SessionRunHook]
+    ) -> list[tf.compat.v1.train.SessionRunHook]:
+        """Returns what acts on files of an operator; none, unless the config asks for it.
+
+        Args:
+            save_hooks: Those of rank 0; the other ranks have none.
+        """
+        steps = self._config.operator_files_steps
+        if steps is None:
+            return []
+        timers = [
+            hook.timer for hook in save_hooks if isinstance(hook, NoFirstSaveCheckpointSaverHook)
+        ]
+        # The one that saves everything is the first.
+        return sync_training.create_operator_hooks(self._model_dir, steps, *timers)
 
     def _create_beside_servers(self) -> HookLists:
         """Returns the hooks of a worker that does steps with the others, over tables on servers."""

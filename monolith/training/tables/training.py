@@ -47,6 +47,7 @@ from monolith.training.hooks.rank_flags import AgreementHook, RankFlags, StopTog
 from monolith.training.hooks.step_counts import collect_batch_size
 from monolith.training.hooks.step_gate import StepGate
 from monolith.training.hooks.sync import Others
+from monolith.training.hooks.sync_training import REQ_TIME_COLLECTION
 from monolith.training.tables import (
     cached_variables,
     collect,
@@ -584,6 +585,9 @@ def _collect_dequeued(ids: dict[str, tf.RaggedTensor], others: dict[str, Any]) -
             if isinstance(tensor, tf.Tensor):
                 tensor.feature_name = name
                 tf.compat.v1.add_to_collection(collection, tensor)
+    times = others.get(REQ_TIME_COLLECTION)
+    if isinstance(times, tf.Tensor):
+        tf.compat.v1.add_to_collection(REQ_TIME_COLLECTION, times)
 
 
 def _wait_for_variables_only() -> None:

@@ -129,6 +129,17 @@ def test_settings_of_ranks_are_for_ranks(name):
         supported.check_settings(RunnerConfig(**{name: True}))
 
 
+def test_files_of_an_operator_are_for_ranks():
+    config = RunnerConfig(operator_files_steps=5)
+    with pytest.raises(errors.ConfigError, match=r"^`operator_files_steps` is 5, but it is for"):
+        supported.check_settings(config)
+    config.enable_sync_training = config.reorder_fids_in_data_pipeline = True
+    supported.check_settings(config)
+    config.operator_files_steps = 0
+    with pytest.raises(errors.ConfigError, match=r"^`operator_files_steps` is 0, but it must be a"):
+        supported.check_settings(config)
+
+
 def test_a_synchronous_job_is_one_everywhere():
     config = RunnerConfig(enable_sync_training=True)
     with pytest.raises(errors.ConfigError, match=r"`reorder_fids_in_data_pipeline` is False"):
