@@ -7,15 +7,18 @@ difference. Usually they exchange a number each; only if these differ do descrip
 
 Example:
     >>> collectives.init()
-    >>> agree(JobPlan(incarnation="", settings={"filter_type": "no_filter"}), input_seed=7)
-    7
+    >>> agree(JobPlan(incarnation="", settings={"filter_type": "no_filter"}), 7)
+    [7]
     >>> collectives.shutdown()
 """
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -24,7 +27,7 @@ from monolith.embedding.features import dense_allreduce
 from monolith.embedding.sharding import ranks
 from monolith.graph import collectives
 from monolith.training.config.job import CpuTrainingConfig
-from monolith.training.distributed import plan
+from monolith.training.distributed import plan, start
 from monolith.training.distributed.plan import JobPlan
 from monolith.training.tables import save
 from monolith.training.tables.training import CpuTraining
@@ -45,6 +48,9 @@ _SETTINGS = (
 # Of the params of a task.
 _TRAIN_PARAMS = ("max_steps", "steps", "divide_input")
 _EMPTY_RANK_0 = "MONOLITH_SYNC_EMPTY_RANK0_PS_SHARD"
+# In the model directory, while ranks begin.
+_MARK_FILE = "ranks_begin_here"
+_POLL_SEC = 0.1
 
 
 def describe(config: CpuTrainingConfig, training: CpuTraining) -> JobPlan:
@@ -68,29 +74,74 @@ def describe(config: CpuTrainingConfig, training: CpuTraining) -> JobPlan:
     )
 
 
-def agree(own: JobPlan, input_seed: int) -> int:
+def agree(own: JobPlan, *numbers: int) -> list[int]:
     """Compares what all ranks would train; also a barrier.
 
     Args:
         own: What this rank would train.
-        input_seed: By which this rank would shuffle the input.
+        numbers: What else ranks would do; as many in each, and need not be equal.
 
     Returns:
-        The seed of rank 0, by which all do, so that each gets another part.
+        The numbers of rank 0, which count.
 
     Raises:
         ConfigError: The ranks differ.
         RankLostError: A rank is gone.
     """
     text = json.dumps(dataclasses.asdict(own), sort_keys=True, default=str)
-    told = collectives.gather_numbers([_take_digest(text), input_seed])
-    if len({digest for digest, _ in told}) > 1:
+    told = collectives.gather_numbers([_take_digest(text), *numbers])
+    if len({digest for digest, *_ in told}) > 1:
         difference = find_difference([JobPlan(**json.loads(t)) for t in _gather_texts(text)])
         raise errors.ConfigError(
             f"The ranks do not fit together: {difference}; start all of them with the same code, "
             "settings and environment."
         )
-    return told[0][1]
+    return told[0][1:]
+
+
+def mark_directory(model_dir: str) -> int:
+    """Has rank 0 write a mark into the model directory.
+
+    Returns:
+        The mark; rank 0 tells it the others, who call `check_directory` with it.
+    """
+    mark = random.getrandbits(62)
+    with tf.io.gfile.GFile(os.path.join(model_dir, _MARK_FILE), "w") as file:
+        file.write(str(mark))
+    return mark
+
+
+def check_directory(
+    model_dir: str, mark: int, *, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Sees that all ranks have the model directory of rank 0, however each of them spells it.
+
+    Rows that a rank writes elsewhere would be missing in every checkpoint.
+
+    Args:
+        model_dir: That of this rank.
+        mark: What rank 0 has written there.
+        sleep: Waits for some seconds.
+
+    Raises:
+        ConfigError: A rank does not see the mark.
+        RankLostError: A rank is gone.
+    """
+    path = os.path.join(model_dir, _MARK_FILE)
+    deadline_sec = time.monotonic() + start.SHARED_WAIT_SEC
+    # A network file system may show a new file only after a while.
+    while not (is_seen := _read(path) == str(mark)) and time.monotonic() < deadline_sec:
+        sleep(_POLL_SEC)
+    seen = collectives.gather_numbers([int(is_seen)])
+    if collectives.rank() == 0:
+        tf.io.gfile.remove(path)
+    blind = [str(rank) for rank, (is_seen,) in enumerate(seen) if not is_seen]
+    if blind:
+        raise errors.ConfigError(
+            f"Rank {', '.join(blind)} has another model directory than rank 0, which is to put "
+            f"together what all of them save; it is {model_dir} in rank {collectives.rank()}, and "
+            "must be one in all ranks, on a disk that they share."
+        )
 
 
 def find_difference(plans: Sequence[JobPlan]) -> str:
@@ -112,7 +163,15 @@ class SameVariablesHook(tf.compat.v1.train.SessionRunHook):
 
     def begin(self) -> None:
         variables = plan.describe_variables(tf.compat.v1.get_default_graph())
-        agree(JobPlan(incarnation="", variables=variables), input_seed=0)
+        agree(JobPlan(incarnation="", variables=variables))
+
+
+def _read(path: str) -> str | None:
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            return str(file.read())
+    except tf.errors.OpError:
+        return None
 
 
 def _take_digest(text: str) -> int:

@@ -133,15 +133,18 @@ def _train(
     backend: SyncBackend | None,
     user_hooks: Sequence[tf.compat.v1.train.SessionRunHook],
 ) -> GraphEstimator:
+    mark = 0
     if config.index == 0 and config.model_dir:
         save.prepare_model_dir(config.model_dir, training.p)
         # Before steps are counted: they begin where the training does.
         go_back(config, config.model_dir, training.p)
-    # The same after a restart, so that the input goes on where it was. From here on, all see the
-    # same checkpoints.
-    training.input_seed = rank_plan.agree(
-        rank_plan.describe(config, training), zlib.crc32(config.model_dir.encode())
-    )
+        mark = rank_plan.mark_directory(config.model_dir)
+    # The same seed after a restart, so that the input goes on where it was. From here on, all see
+    # the same checkpoints.
+    seed = zlib.crc32(config.model_dir.encode())
+    training.input_seed, mark = rank_plan.agree(rank_plan.describe(config, training), seed, mark)
+    if mark:
+        rank_plan.check_directory(config.model_dir, mark)
     wrapped = EofAwareTask(cast(NativeTask, training), bool(config.use_dataservice))
     train = training.p.train
     hooks = [

@@ -14,6 +14,7 @@ from monolith.graph.devices import default_device_fn
 from monolith.graph.run_config import GraphRunConfig
 from monolith.native_training import cpu_training, embedding_combiners, entry, feature, native_task
 from monolith.native_training.data.training_instance.python.parser_utils import advanced_parse
+from monolith.training.distributed import start
 from monolith.training.graph.estimator import GraphEstimator, GraphSpec, ModeKeys
 
 DIM = 5
@@ -253,6 +254,7 @@ def train_apart(directory, cases):
     A case is the task of rank 0, and task, settings and environment of the other ranks.
     """
     tf.compat.v1.disable_eager_execution()
+    start.SHARED_WAIT_SEC = 0.0
     collectives.init()
     told = {}
     for case, (task_of_rank_0, *others) in cases.items():

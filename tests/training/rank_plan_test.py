@@ -12,6 +12,7 @@ from monolith import errors
 from monolith.graph import collectives
 from monolith.native_training import cpu_training
 from monolith.training import rank_plan
+from monolith.training.distributed import start
 from monolith.training.distributed.plan import JobPlan
 
 pytestmark = pytest.mark.usefixtures("graph_mode")
@@ -37,9 +38,9 @@ def describe(**settings):
 
 
 def agree_between(monkeypatch, plans):
-    """Has ranks agree, each in a thread; returns the seed that each gets, or its error.
+    """Has ranks agree, each in a thread; returns the numbers that each gets, or its error.
 
-    Each comes with a seed of its own, 10 for rank 0.
+    Each comes with a number of its own, 10 for rank 0.
     """
     place = threading.local()
     told = {}
@@ -54,7 +55,7 @@ def agree_between(monkeypatch, plans):
     def agree(rank):
         place.rank = rank
         try:
-            return rank_plan.agree(plans[rank], input_seed=10 + rank)
+            return rank_plan.agree(plans[rank], 10 + rank)
         except errors.ConfigError as error:
             return str(error)
 
@@ -109,8 +110,8 @@ class TestDescription:
 
 
 class TestAgreement:
-    def test_seed_is_that_of_rank_0(self, monkeypatch):
-        assert agree_between(monkeypatch, [PLAN] * 3) == [10] * 3
+    def test_numbers_are_those_of_rank_0(self, monkeypatch):
+        assert agree_between(monkeypatch, [PLAN] * 3) == [[10]] * 3
 
     def test_difference_is_named_in_all_ranks(self, monkeypatch):
         # Of another length, too.
@@ -123,6 +124,34 @@ class TestAgreement:
         assert told == [expected] * 3
 
 
+class TestDirectory:
+    def test_the_same_in_other_words(self, tmp_path):
+        mark = rank_plan.mark_directory(str(tmp_path))
+        rank_plan.check_directory(f"{tmp_path}/./", mark)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_file_that_shows_late(self, tmp_path):
+        mark = 7
+
+        def write(seconds):
+            assert rank_plan.mark_directory(str(tmp_path))
+            (path,) = tmp_path.iterdir()
+            path.write_text(str(mark))
+
+        rank_plan.check_directory(str(tmp_path), mark, sleep=write)
+
+    def test_another_one(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(start, "SHARED_WAIT_SEC", 0.0)
+        mark = rank_plan.mark_directory(str(tmp_path))
+        monkeypatch.setattr(collectives, "gather_numbers", lambda own: [[1], [1], own])
+        monkeypatch.setattr(collectives, "rank", lambda: 2)
+        with pytest.raises(
+            errors.ConfigError,
+            match=r"^Rank 2 has another model directory than rank 0, .+; it is /else in rank 2, ",
+        ):
+            rank_plan.check_directory("/else", mark)
+
+
 @pytest.mark.distributed
 def test_ranks_that_differ_are_refused(tmp_path):
     """Rank 1 has something of its own in each case."""
@@ -133,11 +162,17 @@ def test_ranks_that_differ_are_refused(tmp_path):
         "variables": ("NarrowTask", "WideTask", {}, {}),
         # The same directory in other words, which is no difference.
         "spelling": ("NarrowTask", "NarrowTask", {"model_dir": f"{tmp_path}/./spelling"}, {}),
+        "directory": ("NarrowTask", "NarrowTask", {"model_dir": f"{tmp_path}/elsewhere"}, {}),
     }
     with Job(tmp_path / "logs") as job:
         ranks.start(job, 2, "train_apart", str(tmp_path), cases, module="support.sync_tasks")
         job.expect_success()
     told, of_rank_1 = ranks.read_all(tmp_path, "told", 2)
+    in_rank = "; it is {} in rank {}, and must be one in all ranks, on a disk that they share."
+    for rank, where in enumerate(("directory", "elsewhere")):
+        text = (told, of_rank_1)[rank].pop("directory")
+        assert text.startswith("Rank 1 has another model directory than rank 0, which")
+        assert text.endswith(in_rank.format(tmp_path / where, rank))
     assert told == of_rank_1
     for case, what in (
         ("environment", "setting 'MONOLITH_WITH_ALLREDUCE_FP16' is `off` at rank 0 and `on` at"),
