@@ -62,14 +62,17 @@ def describe(config: CpuTrainingConfig, training: CpuTraining) -> JobPlan:
         **{f"train.{name}": getattr(train, name, None) for name in _TRAIN_PARAMS},
         "dense_only_save_checkpoints": save.get_dense_only_interval(config, training.p)
         != (None, None),
-        **dense_allreduce.describe_settings(),
+    }
+    environment = {
+        **dense_allreduce.describe_environment(),
         # Of a few ranks, rank 0 has rows in any case.
-        _EMPTY_RANK_0: ranks.get_first_owner(collectives.size()),
+        _EMPTY_RANK_0: str(ranks.get_first_owner(collectives.size())),
     }
     return JobPlan(
         incarnation="",
         code=plan.describe_code(),
         settings=settings,
+        environment=environment,
         tables=plan.describe_tables(training),
     )
 

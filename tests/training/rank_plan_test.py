@@ -100,7 +100,7 @@ class TestDescription:
         unset = describe()
         monkeypatch.setenv(name, value)
         assert rank_plan.find_difference([unset, unset, describe()]) == (
-            f"setting '{name}' is `{there}` at rank 0 and `{here}` at rank 2"
+            f"environment variable '{name}' is `{there}` at rank 0 and `{here}` at rank 2"
         )
 
     def test_rank_0_of_a_few_has_rows_in_any_case(self, monkeypatch):
@@ -175,7 +175,7 @@ def test_ranks_that_differ_are_refused(tmp_path):
         assert text.endswith(in_rank.format(tmp_path / where, rank))
     assert told == of_rank_1
     for case, what in (
-        ("environment", "setting 'MONOLITH_WITH_ALLREDUCE_FP16' is `off` at rank 0 and `on` at"),
+        ("environment", "environment variable 'MONOLITH_WITH_ALLREDUCE_FP16' is `off` at rank 0 "),
         ("queue", "setting 'enable_pipelined_fwda2a' is `False` at rank 0 and `True` at rank 1"),
         ("features", "feature 'feature' is `...dims [5] in 'slot', ReduceSum, "),
         ("variables", "variable 'w' is `float32 (1,)` at rank 0 and `float32 (2,)` at rank 1"),

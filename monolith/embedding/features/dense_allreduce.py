@@ -54,11 +54,11 @@ def average(gradients: Sequence[Any]) -> list[Any]:
     return [collectives.scale_average(average, factor) for average in averages]
 
 
-def describe_settings() -> dict[str, str]:
+def describe_environment() -> dict[str, str]:
     """Returns what the environment says of averages, which must be the same in all ranks.
 
     Example:
-        >>> describe_settings()["MONOLITH_WITH_ALLREDUCE_FP16"]
+        >>> describe_environment()["MONOLITH_WITH_ALLREDUCE_FP16"]
         'off'
     """
     switches = {name: "on" if is_on(name) else "off" for name in (_FP16, _SKIP)}

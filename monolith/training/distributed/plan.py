@@ -71,6 +71,7 @@ class JobPlan:
             job has finished and the next begins.
         code: Versions by name.
         settings: Settings by name.
+        environment: Variables of the environment by name.
         tables: What the table of each feature is made of.
         table_names: The table of each feature on the servers.
         max_steps: Global step at which the training ends; None if only its input ends it.
@@ -81,6 +82,7 @@ class JobPlan:
     run: str = ""
     code: dict[str, str] = dataclasses.field(default_factory=dict)
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
     tables: dict[str, str] = dataclasses.field(default_factory=dict)
     table_names: dict[str, str] = dataclasses.field(default_factory=dict)
     max_steps: int | None = None
@@ -100,6 +102,7 @@ def find_difference(
     for what, at_chief, here in (
         ("", chief.code, own.code),
         ("setting", chief.settings, own.settings),
+        ("environment variable", chief.environment, own.environment),
         ("feature", chief.tables, own.tables),
         ("variable", chief.variables or {}, own.variables or {}),
     ):
@@ -133,14 +136,19 @@ def describe_code() -> dict[str, str]:
 def describe_settings(config: CpuTrainingConfig) -> dict[str, Any]:
     """Returns the settings that all workers must share."""
     settings = {name: getattr(config, name) for name in _SETTINGS}
-    if config.enable_partial_sync_training:
-        settings |= dense_allreduce.describe_settings()
     return {
         **settings,
         # Nothing said and no are the same.
         "partial_recovery": bool(config.partial_recovery),
         "enable_dynamic_sharding": input_splits.uses_splits(config),
     }
+
+
+def describe_environment(config: CpuTrainingConfig) -> dict[str, str]:
+    """Returns what the environment says that all workers must share."""
+    if not config.enable_partial_sync_training:
+        return {}
+    return dense_allreduce.describe_environment()
 
 
 def describe_tables(training: CpuTraining) -> dict[str, str]:

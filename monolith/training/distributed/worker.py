@@ -300,6 +300,7 @@ class _Attempt:
             incarnation=self._member.record.incarnation,
             code=plan.describe_code(),
             settings=plan.describe_settings(training.config),
+            environment=plan.describe_environment(training.config),
             tables=plan.describe_tables(training),
             table_names=debugging.name_tables(training),
         )

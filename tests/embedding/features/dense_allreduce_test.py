@@ -149,16 +149,16 @@ def test_a_synchronous_job_of_byteps_reduces_one_by_one(byteps):
     assert count_calls_of_a_synchronous_job(byteps) == len(GRADIENTS)
 
 
-def test_settings_say_what_counts(monkeypatch):
+def test_what_the_environment_says(monkeypatch):
     names = ["MONOLITH_WITH_ALLREDUCE_FUSION", "MONOLITH_WITH_ALLREDUCE_FP16"]
     for name in names:
         monkeypatch.delenv(name, raising=False)
-    unset = dense_allreduce.describe_settings()
+    unset = dense_allreduce.describe_environment()
     assert set(names) < set(unset)
     monkeypatch.setenv(names[1], "False")  # Which is what it is without it.
-    assert dense_allreduce.describe_settings() == unset
+    assert dense_allreduce.describe_environment() == unset
     monkeypatch.setenv(names[1], "1")
-    assert dense_allreduce.describe_settings() == {**unset, names[1]: "on"}
+    assert dense_allreduce.describe_environment() == {**unset, names[1]: "on"}
 
 
 @pytest.mark.usefixtures("horovod")

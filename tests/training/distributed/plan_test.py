@@ -116,13 +116,21 @@ class TestDescriptions:
         assert plan.describe_settings(recovering) == {**settings, "partial_recovery": True}
 
     def test_workers_in_step_average_in_the_same_way(self, monkeypatch):
-        config = cpu.CpuTrainingConfig(
-            num_ps=2, enable_sync_training=True, enable_partial_sync_training=True
-        )
-        settings = plan.describe_settings(config)
+        config = cpu.CpuTrainingConfig(num_ps=2, enable_sync_training=True)
         monkeypatch.setenv("MONOLITH_WITH_ALLREDUCE_FP16", "1")
-        changed = {"MONOLITH_WITH_ALLREDUCE_FP16": "on"}
-        assert plan.describe_settings(config) == {**settings, **changed} != settings
+        assert plan.describe_environment(config) == {}
+        config.enable_partial_sync_training = True
+        environment = plan.describe_environment(config)
+        assert environment["MONOLITH_WITH_ALLREDUCE_FP16"] == "on"
+        monkeypatch.delenv("MONOLITH_WITH_ALLREDUCE_FP16")
+        there, here = (
+            JobPlan(incarnation="", environment=e)
+            for e in (environment, plan.describe_environment(config))
+        )
+        assert find_difference(there, here) == (
+            "environment variable 'MONOLITH_WITH_ALLREDUCE_FP16' is `on` at the chief and `off` "
+            "here"
+        )
 
 
 class TestFile:
