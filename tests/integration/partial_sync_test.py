@@ -149,6 +149,13 @@ def test_all_members_must_say_so(settings, job):
         "setting 'enable_partial_sync_training' is `True` at the chief and `False` here"
         in worker.log
     )
+    half = {"MONOLITH_WITH_ALLREDUCE_FP16": "1"}
+    worker = partial_sync_job.start_member(job, settings, "worker", 1, "half", environment=half)
+    assert worker.wait() == 1
+    assert (
+        "environment variable 'MONOLITH_WITH_ALLREDUCE_FP16' is `off` at the chief and `on` here"
+        in worker.log
+    )
 
 
 def test_one_worker_alone_and_merged_tables(settings, job):

@@ -217,11 +217,12 @@ def run_member(settings):
     print("done", os.getpid(), flush=True)
 
 
-def start_member(job, settings, role, index, name=None, **changes):
+def start_member(job, settings, role, index, name=None, environment=None, **changes):
     """Starts one member."""
     settings = dataclasses.replace(settings, role=role, index=index, **changes)
     name = name or f"{role}-{index}"
-    return job.start(name, "support.partial_sync_job", "run_member", settings)
+    module = "support.partial_sync_job"
+    return job.start(name, module, "run_member", settings, environment=environment or {})
 
 
 def start_job(job, settings, **changes):
