@@ -11,10 +11,11 @@ Example:
     True
 """
 
+import contextlib
 import copy
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -24,6 +25,8 @@ from monolith.core import directories
 from monolith.graph import devices
 
 _DEFAULT_SAVE_CHECKPOINTS_SECS = 600
+
+_TF_CONFIG = "TF_CONFIG"
 
 # An evaluator looks at checkpoints from outside, so the cluster does not list it.
 _EVALUATOR = "evaluator"
@@ -92,7 +95,7 @@ class GraphRunConfig:
         self._device_fn = device_fn
         self._keep_checkpoint_max = keep_checkpoint_max
         self._num_local_servers = num_local_servers
-        self._read_tf_config(os.environ.get("TF_CONFIG"))
+        self._read_tf_config(os.environ.get(_TF_CONFIG))
         self._check()
 
     @property
@@ -298,6 +301,17 @@ _SETTINGS = frozenset(
         "num_local_servers",
     }
 )
+
+
+@contextlib.contextmanager
+def outside_of_cluster() -> Iterator[None]:
+    """Hides the cluster of TF_CONFIG while a block runs, from what is of this process alone."""
+    text = os.environ.pop(_TF_CONFIG, None)
+    try:
+        yield
+    finally:
+        if text is not None:
+            os.environ[_TF_CONFIG] = text
 
 
 def make_device_fn(config: GraphRunConfig) -> Callable[[Any], str] | None:

@@ -25,7 +25,7 @@ from monolith.graph.export_mode import (
     get_current_export_ctx,
 )
 from monolith.graph.mode_keys import ModeKeys
-from monolith.graph.run_config import GraphRunConfig
+from monolith.graph.run_config import GraphRunConfig, outside_of_cluster
 from monolith.graph.signatures import ServingInputReceiver
 from monolith.serving import export_tables, saved_model
 from monolith.serving.export_rows import RowFiles
@@ -36,7 +36,6 @@ ReceiverFn = Callable[[], ServingInputReceiver]
 # What is entered around an export, such as a context of a parser.
 ContextFactory = Callable[[], contextlib.AbstractContextManager[Any]]
 
-_TF_CONFIG = "TF_CONFIG"
 _WARMUP_REQUESTS = "tf_serving_warmup_requests"
 _SERVING_TAGS = (tf.saved_model.SERVING,)
 
@@ -257,15 +256,11 @@ class BaseExporter(abc.ABC):
     @contextlib.contextmanager
     def _exporting(self, mode: ExportMode) -> Iterator[ExportContext]:
         """Exports while the block runs; whoever loads the model knows nothing of this cluster."""
-        tf_config = os.environ.pop(_TF_CONFIG, None)
-        try:
-            with contextlib.ExitStack() as stack:
-                for make_context in self._export_context_list:
-                    stack.enter_context(make_context())
-                yield stack.enter_context(enter_export_mode(mode))
-        finally:
-            if tf_config is not None:
-                os.environ[_TF_CONFIG] = tf_config
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(outside_of_cluster())
+            for make_context in self._export_context_list:
+                stack.enter_context(make_context())
+            yield stack.enter_context(enter_export_mode(mode))
 
     def _find_checkpoint(self, checkpoint_path: str | None) -> str:
         checkpoint = checkpoint_path or tf.train.latest_checkpoint(self._model_dir)

@@ -476,7 +476,7 @@ class Estimator:
 
     def _create_checkpoint_reader(self) -> GraphEstimator:
         model, _ = self._copy(ModeKeys.PREDICT)
-        return GraphEstimator(arguments.instantiate(model).create_model_fn(), self.model_dir)
+        return self._create_inner_estimator(arguments.instantiate(model).create_model_fn())
 
     def _get_restore_ckpt(self) -> str | None:
         """Returns the checkpoint of this model that the settings ask for, if they do."""

@@ -20,7 +20,7 @@ import tensorflow as tf
 from monolith import errors
 from monolith.checkpoint.state import get_monolith_checkpoint_state
 from monolith.core import directories
-from monolith.graph.run_config import GraphRunConfig
+from monolith.graph.run_config import GraphRunConfig, outside_of_cluster
 from monolith.model.task import NativeTask
 from monolith.proto import monolith_checkpoint_state_pb2
 from monolith.training.config import supported
@@ -34,7 +34,6 @@ from monolith.training.tables.training import CpuTraining
 logger = logging.getLogger(__name__)
 
 _FEW_CORES = 4
-_TF_CONFIG = "TF_CONFIG"
 
 
 def local_train(
@@ -195,8 +194,8 @@ def make_local_run_config(
     """Returns how a job runs that is in this process only; it listens nowhere.
 
     TensorFlow's servers would accept any call on all interfaces, also those that write files, so
-    CPU devices of the session stand for parameter servers. A TF_CONFIG of the environment is of
-    another job and is removed.
+    CPU devices of the session stand for parameter servers. A cluster in TF_CONFIG is none of its
+    business.
 
     Args:
         conf: The job: how many parameter servers there are to be, and, where it could be a member
@@ -204,7 +203,6 @@ def make_local_run_config(
         model_dir: Where checkpoints are and go.
         settings: Further arguments of `GraphRunConfig`.
     """
-    os.environ.pop(_TF_CONFIG, None)
     session_config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
     if conf.num_ps > 0:
         session_config.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -214,14 +212,15 @@ def make_local_run_config(
         session_config.inter_op_parallelism_threads = -1
     config = conf if isinstance(conf, MemberSettings) else MemberSettings()
     _set_threads_and_limits(session_config, config)
-    return GraphRunConfig(
-        model_dir=model_dir,
-        summary_dir=config.tensorboard_log_path or None,
-        session_config=session_config,
-        session_creation_timeout_secs=config.session_creation_timeout_secs,
-        num_local_servers=max(conf.num_ps, 0),
-        **settings,
-    )
+    with outside_of_cluster():
+        return GraphRunConfig(
+            model_dir=model_dir,
+            summary_dir=config.tensorboard_log_path or None,
+            session_config=session_config,
+            session_creation_timeout_secs=config.session_creation_timeout_secs,
+            num_local_servers=max(conf.num_ps, 0),
+            **settings,
+        )
 
 
 def _set_threads_and_limits(

@@ -8,6 +8,7 @@ import os
 import random
 import re
 import shutil
+import socket
 import time
 from typing import NamedTuple
 
@@ -91,6 +92,29 @@ def test_ranks_train_as_one_process_does(tmp_path, one_process, size):
         assert_same(sync_models.describe(servers), expected["adagrad"])
     finally:
         collectives.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_ranks_of_tf_config_may_evaluate_before_they_train(tmp_path, one_process):
+    copy_model(one_process[0] / "adagrad", tmp_path / "adagrad")
+    with socket.create_server(("127.0.0.1", 0)) as skt:
+        address = f"127.0.0.1:{skt.getsockname()[1]}"
+    cluster = {"worker": [address, "127.0.0.1:1"]}
+    with Job(tmp_path / "logs") as job:
+        for rank in range(2):
+            tf_config = {"cluster": cluster, "task": {"type": "worker", "index": rank}}
+            job.start(
+                f"rank{rank}",
+                "support.sync_models",
+                "evaluate_and_train",
+                str(tmp_path),
+                2,
+                environment={"TF_CONFIG": json.dumps(tf_config)},
+            )
+        job.expect_success()
+    assert ranks.read_all(tmp_path, "place", 2) == [[0, 2], [1, 2]]
+    assert read_step(tmp_path / "adagrad") == 1 + 2
 
 
 @pytest.mark.slow

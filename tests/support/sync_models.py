@@ -92,6 +92,17 @@ def train_from(directory, optimizers, num_batches):
     collectives.shutdown()
 
 
+def evaluate_and_train(directory, num_batches):
+    """Uses a checkpoint before it meets the other ranks, which training does first."""
+    estimator = make_estimator(f"{directory}/adagrad", "adagrad")
+    examples = make_examples(1)
+    estimator.evaluate(lambda: tf.data.Dataset.from_tensor_slices(examples).batch(BATCH))
+    describe(estimator)
+    estimator.train(Data(num_batches))
+    write(directory, "place", [collectives.rank(), collectives.size()])
+    collectives.shutdown()
+
+
 def kill_at(point, hits, pid):
     """Kills a process when this one comes to a point for the given time."""
     left = [hits]
