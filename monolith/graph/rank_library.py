@@ -6,8 +6,9 @@ programs use.
 
 import atexit
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -34,6 +35,7 @@ class RankLibrary:
         self._ranks: Ranks | ServerRanks | None = None
         # Workers beside servers have none: they look after each other in another way.
         self._links: Links | None = None
+        self._stop_listening: Callable[[], None] = lambda: None
         self._is_on_servers = False
 
     def init(self, place: Place | None = None, timeout_sec: float | None = None) -> None:
@@ -44,6 +46,7 @@ class RankLibrary:
         if place.size > 1:
             self._ranks = ranks = Ranks(place, timeout_sec)
             self._links = ranks.links
+            self._stop_listening = _listen_to_exits(self._links.note_exit)
             atexit.register(self._links.leave)
         self._place = place
 
@@ -71,6 +74,7 @@ class RankLibrary:
                 self._links.gather("done", timeout_sec=_LEAVE_SEC)
             self._links.leave()
             atexit.unregister(self._links.leave)
+            self._stop_listening()
         self._place = self._ranks = self._links = None
 
     def is_initialized(self) -> bool:
@@ -112,20 +116,28 @@ class RankLibrary:
 
     @contextlib.contextmanager
     def named_losses(self) -> Iterator[None]:
-        """Makes of an error that a lost rank has caused one that names it."""
-        try:
+        """Makes of an error that a lost rank has caused one that names it.
+
+        In a graph with collectives this process waits for all ranks from here on, so that one that
+        has left is a loss; until `_WatchHook` says that it does not, or the block is over.
+        """
+        links = self._links
+        if links is None:
             yield
-        except tf.errors.OpError as error:
-            if self._links is not None and _is_of_network(error):
-                try:
-                    self._links.explain()
-                except errors.RankLostError as loss:
-                    raise loss from error
-            raise
-        finally:
-            # A step that has failed is over, too.
-            if self._links is not None:
-                self._links.end_step()
+            return
+        with links.waiting(has_collectives(tf.compat.v1.get_default_graph())):
+            try:
+                yield
+            except tf.errors.OpError as error:
+                if _is_of_network(error):
+                    try:
+                        links.explain()
+                    except errors.RankLostError as loss:
+                        raise loss from error
+                raise
+            except SystemExit as end:
+                links.note_exit(end.code)
+                raise
 
     def begin_step(self) -> None:
         """Says that this process is about to wait for all ranks, until `named_losses` ends."""
@@ -368,6 +380,28 @@ class _WatchHook(tf.compat.v1.train.SessionRunHook):
 
     def end(self, session: tf.compat.v1.Session) -> None:
         self._links.end_step()  # The last step may have found no data.
+
+
+def _listen_to_exits(note: Callable[[Any], None]) -> Callable[[], None]:
+    """Notes the code with which the program ends, if it ends by `sys.exit`.
+
+    Python tells those who are called at the end of a program (`atexit`) of exceptions only.
+
+    Returns:
+        What takes that back.
+    """
+    leave = sys.exit
+
+    def note_and_leave(code: Any = None) -> NoReturn:
+        note(code)
+        leave(code)
+
+    def stop() -> None:
+        if sys.exit is note_and_leave:
+            sys.exit = leave
+
+    sys.exit = note_and_leave
+    return stop
 
 
 def _make_buckets(tensors: Sequence[Any]) -> list[list[int]]:

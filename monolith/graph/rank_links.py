@@ -16,12 +16,13 @@ import json
 import logging
 import os
 import selectors
+import signal
 import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from monolith import errors
@@ -39,6 +40,8 @@ GRACE_SEC = 5.0
 _DEFAULT_TIMEOUT_SEC = 30.0
 _POLL_SEC = 0.05
 _MAX_LINE = 1 << 20
+# What is added to the number of the signal that has ended a program in order.
+_SIGNAL_EXIT_CODE = 128
 _NO_MEETING = "its connection has ended before all ranks had met"
 
 
@@ -71,6 +74,7 @@ class Links:
         self._left: dict[int, str] = {}
         self._left_sec = 0.0
         self._step_sec: float | None = None
+        self._exit_code: Any = None
         self._is_noticed = threading.Event()
         self._is_closed = threading.Event()
 
@@ -119,10 +123,29 @@ class Links:
         until the time limit, it is.
         """
         self._step_sec = time.monotonic()
+        self._exit_code = None  # It has not ended, after all.
 
     def end_step(self) -> None:
         """Says that it does not wait any more."""
         self._step_sec = None
+
+    @contextlib.contextmanager
+    def waiting(self, is_waiting: bool) -> Iterator[None]:
+        """Says that this process waits for all ranks while a block runs, if it does.
+
+        What the block says itself, by `begin_step` and `end_step`, is forgotten behind it.
+        """
+        before_sec = self._step_sec
+        if is_waiting:
+            self.begin_step()
+        try:
+            yield
+        finally:
+            self._step_sec = before_sec
+
+    def note_exit(self, code: Any) -> None:
+        """Notes that the program is about to end by a `SystemExit` with this code."""
+        self._exit_code = code
 
     def explain(self, wait_sec: float = 2.0) -> None:
         """Raises RankLostError if what has just failed did because a rank is gone.
@@ -169,7 +192,8 @@ class Links:
         if self._is_closed.is_set():
             return
         failure = getattr(sys, "last_value", None)
-        why = None
+        # Who ends because another rank is gone has nothing to add.
+        why = _describe_exit(self._exit_code) if self._problem is None else None
         if failure is not None and not isinstance(failure, errors.RankLostError):
             why = f"it has failed with {type(failure).__name__}: {_first_line(failure)}"
         self._is_closed.set()
@@ -532,3 +556,13 @@ def _read_timeout() -> float:
 def _first_line(error: object) -> str:
     text = str(error)
     return text.splitlines()[0][:500] if text else ""
+
+
+def _describe_exit(code: Any) -> str | None:
+    """Returns what to say of a program that ends with a code; None if it ends well, or was told."""
+    if not code:
+        return None
+    if not isinstance(code, int):
+        return f"its program has ended: {_first_line(code)}"
+    is_told = _SIGNAL_EXIT_CODE < code < _SIGNAL_EXIT_CODE + signal.NSIG
+    return None if is_told else f"its program has ended with code {code}"

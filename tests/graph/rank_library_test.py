@@ -4,12 +4,15 @@ Covers monolith/graph/tensorflow_collectives.py.
 """
 
 import signal
+import sys
 import time
 
 import numpy as np
 import pytest
 from support import ranks
 from support.jobs import Job
+
+from monolith.graph import rank_library
 
 pytestmark = pytest.mark.distributed
 
@@ -84,6 +87,17 @@ def test_ranks_train_as_one_process_does(job, tmp_path, size):
         w, b = w - 0.1 * np.mean(2 * error * x), b - 0.1 * np.mean(2 * error)
     for trained in ranks.read_all(tmp_path, "trained", size):
         np.testing.assert_allclose(trained, [w, b], rtol=1e-5)
+
+
+def test_with_which_code_a_program_ends_is_noted():
+    noted, exit_before = [], sys.exit
+    stop = rank_library._listen_to_exits(noted.append)
+    for code in (3, "no data"):
+        with pytest.raises(SystemExit, match=str(code)):
+            sys.exit(code)
+    stop()
+    assert noted == [3, "no data"]
+    assert sys.exit is exit_before
 
 
 class TestDeadRanks:

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import signal
 import socket
 import threading
 import time
@@ -138,6 +139,45 @@ def test_who_waits_no_more_loses_nobody(meet):
     links[1].leave()
     time.sleep(1.5)
     assert links[0].problem is None
+
+
+def test_who_waits_for_something_alone_in_between_waits_for_all_again(meet):
+    links = meet(2, timeout_sec=0.5, end_process=lambda code: None)
+    with links[0].waiting(True):
+        with links[0].waiting(False):
+            links[0].end_step()
+        links[1].leave()
+        assert "has left while others go on" in wait_for_problem(links[0])
+    assert links[0]._step_sec is None
+
+
+@pytest.mark.parametrize(
+    ("code", "why"), [(3, "its program has ended with code 3"), ("no data\n", "ended: no data")]
+)
+def test_a_program_that_ends_with_a_code_has_failed(meet, code, why):
+    links = meet(2, end_process=lambda code: None)
+    links[1].note_exit(code)
+    links[1].leave()
+    # At once, also for who does something alone.
+    assert wait_for_problem(links[0]).endswith(why)
+
+
+@pytest.mark.parametrize("code", [None, 0, 128 + signal.SIGTERM])
+def test_a_program_that_ends_well_or_was_told_to_has_not_failed(meet, code):
+    links = meet(2)
+    links[1].note_exit(code)
+    links[1].leave()
+    with pytest.raises(errors.RankLostError, match="has left while others go on"):
+        links[0].gather(1)
+
+
+def test_a_program_that_goes_on_has_not_ended(meet):
+    links = meet(2)
+    links[1].note_exit(3)
+    links[1].begin_step()
+    links[1].leave()
+    with pytest.raises(errors.RankLostError, match="has left while others go on"):
+        links[0].gather(1)
 
 
 def test_silence_is_a_loss(meet):

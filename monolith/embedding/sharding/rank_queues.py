@@ -197,9 +197,12 @@ class LatePushes(tf.compat.v1.train.SessionRunHook):
 
     def drain(self, session: tf.compat.v1.Session) -> None:
         """Pushes all that waits."""
-        # What leaves one queue enters the one behind it, which must have room, and is then emptied.
-        for hook in [*self._hooks, *self._hooks]:
-            hook.drain(session)
+        # Ranks push together, between two steps.
+        with collectives.named_losses():
+            # What leaves one queue enters the one behind it, which must have room, and is then
+            # emptied.
+            for hook in [*self._hooks, *self._hooks]:
+                hook.drain(session)
 
     def end(self, session: tf.compat.v1.Session) -> None:
         self.drain(session)
