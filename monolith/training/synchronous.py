@@ -204,7 +204,7 @@ def _make_run_config(config: DistributedCpuTrainingConfig, training: CpuTraining
     run_config = make_local_run_config(
         config,
         config.model_dir,
-        # Only for models without embeddings; the others bring a saver of their own.
+        # Only for models in whose steps ranks do nothing together; others bring their own saver.
         save_checkpoints_steps=save_steps if is_root else None,
         save_checkpoints_secs=save_secs if is_root else None,
         save_summary_steps=_read_interval(_SUMMARY_INTERVAL, config.save_summary_steps)

@@ -7,7 +7,8 @@ part:
 2. the input's, those given to `train`, the limit of steps, the check of the loss, the log line,
    those of the model for every worker.
 
-So what the chief restores is there before any other hook of it acts.
+So what the chief restores is there before any other hook of it acts. Among ranks that agree when to
+stop, the limit of steps goes last: it is the same in all of them, and what other hooks ask is not.
 
 Where a `WatchHook` shows or writes how training is getting on, the loop does not do so as well:
 there is no log line and no count of steps, and no summary of the loss if the hook writes one.
@@ -35,6 +36,7 @@ from monolith.training.hooks.cached_fetches import CachedFetchesHook
 from monolith.training.hooks.evaluation import EvaluationHook
 from monolith.training.hooks.interrupt import StopOnSignalHook
 from monolith.training.hooks.nan_loss import NanLossHook
+from monolith.training.hooks.rank_flags import AgreementHook, LocalStopHook
 from monolith.training.hooks.saved_steps import SavedStepsHook
 from monolith.training.hooks.serving_sync import ServingSyncHook
 from monolith.training.hooks.summaries import SummaryWriter
@@ -118,6 +120,9 @@ def run_training(
         shown = {"loss": spec.loss, "step": global_step}
         hooks.append(tf.compat.v1.train.LoggingTensorHook(shown, every_n_iter=log_steps))
     hooks += spec.training_hooks
+    agreements = [hook for hook in own_hooks if isinstance(hook, AgreementHook)]
+    if agreements:
+        hooks = _stop_together(hooks, agreements[0])
     chief_hooks = [
         # Before all others, which may do much after a step: what the ranks watch is the step alone.
         *collectives.make_watch_hooks(),
@@ -172,6 +177,14 @@ def run_training(
         interrupt.end_as_told(stop_hook.received)
     if input_ended and num_steps == 0:
         _report_empty_input(config)
+
+
+def _stop_together(hooks: Sequence[Hook], agreement: AgreementHook) -> list[Hook]:
+    """Returns hooks with which all ranks stop if one of them is asked to by a hook."""
+    # The limits of steps are those of all ranks.
+    limits = [hook for hook in hooks if isinstance(hook, tf.compat.v1.train.StopAtStepHook)]
+    others = [hook for hook in hooks if hook not in limits]
+    return [*others, LocalStopHook(agreement), *limits]
 
 
 def _find_savers(*hooks: Sequence[Hook]) -> list[Hook]:

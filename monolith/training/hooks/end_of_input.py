@@ -175,6 +175,18 @@ def announce(is_last: tf.Tensor, is_idle: tf.Tensor) -> RankFlags:
     return flags
 
 
+def agree_in_steps(is_last: tf.Tensor | None, is_idle: tf.Tensor | None) -> RankFlags | None:
+    """Returns what ranks tell each other in a step; None if there is only one.
+
+    Args:
+        is_last: Whether the batch is the last one, None if nobody knows.
+        is_idle: Whether it is a repetition.
+    """
+    if is_last is not None:
+        return announce(is_last, is_idle)
+    return RankFlags() if collectives.size() > 1 else None
+
+
 class EofHook(tf.compat.v1.train.SessionRunHook):
     """Ends training when all ranks have had their last batch.
 
@@ -209,8 +221,9 @@ class EofHook(tf.compat.v1.train.SessionRunHook):
         self._check_data(is_idle[0], totals)
         if is_last and not self._must_accompany:
             feeds = {self._flags.fed_last: [True], self._flags.fed_idle: [True]}
-            while not self._have_all_ended(totals):
-                totals = run_context.session.run(self._flags.totals, feeds)
+            with collectives.named_losses():
+                while not self._have_all_ended(totals):
+                    totals = run_context.session.run(self._flags.totals, feeds)
         if self._have_all_ended(totals):
             run_context.request_stop()
 

@@ -52,6 +52,7 @@ from monolith.training.tables import (
     cached_variables,
     collect,
     create,
+    dense_ranks,
     export,
     layouts,
     own_variables,
@@ -182,7 +183,7 @@ class CpuTraining:
     @property
     def handles_end_of_input(self) -> bool:
         """Whether the model function knows what an `EofAwareTask` says of a batch."""
-        return self._config.enable_sync_training and bool(self._collected.feature_to_table)
+        return self._config.enable_sync_training
 
     def create_serving_input_receiver_fn(self) -> Callable[[], Any] | None:
         """Returns that of the task."""
@@ -248,7 +249,8 @@ class CpuTraining:
     def create_model_fn(self) -> Callable[..., GraphSpec]:
         """Returns the task's model function over real tables.
 
-        A task without embeddings gets its own function back, and no hooks.
+        A task without embeddings gets its own function back, and no hooks, unless ranks train it
+        together.
         """
         if not self._collected.feature_to_table:
             if self._config.enable_partial_sync_training:
@@ -259,17 +261,17 @@ class CpuTraining:
             self._task.ctx.feature_factory = None
             self._task.ctx.layout_factory = None
             self._task.ctx.async_function_mgr = prefetch.AsyncFunctionMgr(is_async=False)
-            export.warn_without_embeddings(self._task)
             inner = self._task.create_model_fn()
             if not self._config.enable_full_sync_training:
+                export.warn_without_embeddings(self._task)
                 return inner
 
-            def averaged_model_fn(features: Any, mode: str, config: GraphRunConfig) -> GraphSpec:
-                collectives.average_gradients()
-                spec: GraphSpec = inner(features, mode, config)
-                return spec
+            def dense_model_fn(features: Any, mode: str, config: GraphRunConfig) -> GraphSpec:
+                with self._task_context():
+                    is_root = is_chief(self._config)
+                    return dense_ranks.build(self, inner, features, mode, config, is_root)
 
-            return averaged_model_fn
+            return dense_model_fn
 
         def model_fn(features: Any, mode: str, config: GraphRunConfig) -> GraphSpec:
             with self._task_context():
@@ -315,7 +317,7 @@ class CpuTraining:
             )
             is_last, is_idle = end.get(_IS_LAST), end.get(ranks.IS_IDLE)
             if is_partial or isinstance(hash_table, RankedLayoutTable):
-                flags = _agree_in_steps(is_last, is_idle)
+                flags = end_of_input.agree_in_steps(is_last, is_idle)
                 collectives.average_gradients(rows=not is_partial)
         with self._variable_scope():
             spec = self._task.create_model_fn()(
@@ -397,7 +399,7 @@ class CpuTraining:
             bundle |= {_IS_LAST: end[0], ranks.IS_IDLE: end[1]}
         embeddings, bundle = hash_table.lookup(bundle, pack)
         is_last, is_idle = bundle.get(_IS_LAST), bundle.get(ranks.IS_IDLE)
-        flags = _agree_in_steps(is_last, is_idle)
+        flags = end_of_input.agree_in_steps(is_last, is_idle)
         collectives.average_gradients()
         ids, others = RankedInput.get_features(bundle)
         _collect_dequeued(ids, others)
@@ -523,13 +525,6 @@ def _fill_in(config: CpuTrainingConfig, task: NativeTask) -> None:
     # For input functions that ask flags which part they are to build.
     FLAGS.dataset_worker_idx = config.index
     FLAGS.dataset_num_workers = config.num_workers
-
-
-def _agree_in_steps(is_last: tf.Tensor | None, is_idle: tf.Tensor | None) -> RankFlags | None:
-    """Returns what ranks tell each other in a step; None if there is only one."""
-    if is_last is not None:
-        return end_of_input.announce(is_last, is_idle)
-    return RankFlags() if collectives.size() > 1 else None
 
 
 def _empty_if(condition: tf.Tensor, ids: tf.RaggedTensor) -> tf.RaggedTensor:

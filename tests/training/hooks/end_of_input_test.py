@@ -129,12 +129,12 @@ class TestEmptyInputs:
 
     def test_all_are_empty(self):
         with pytest.raises(errors.ConfigError, match="Nothing was trained: the input ended before"):
-            self.run(True, True, [2, 0, 0, 0])
+            self.run(True, True, [2, 0, 0, 0, 0])
 
     def test_one_that_cannot_be_left_out(self, monkeypatch):
         monkeypatch.setattr(collectives, "rank", lambda: 1)
         with pytest.raises(errors.ConfigError, match="Rank 1 has no data, and the steps of this"):
-            self.run(True, True, [1, 1, 0, 0])
+            self.run(True, True, [1, 1, 0, 0, 0])
 
     def test_a_loss_of_nothing_may_be_nan(self):
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:

@@ -27,11 +27,11 @@ def agreement():
     return rank_flags.AgreementHook(flags, rank_flags.StopTogetherHook())
 
 
-def run(agreement, num_steps, before_step=lambda number: None):
+def run(agreement, num_steps, before_step=lambda number: None, hooks=()):
     """Returns after which steps ranks save, and how many steps there were."""
     step = tf.compat.v1.assign_add(tf.compat.v1.train.get_global_step(), 1)
     saves, number = [], 0
-    hooks = [agreement._stop_hook, agreement]
+    hooks = [agreement._stop_hook, agreement, *hooks]
     with tf.compat.v1.train.SingularMonitoredSession(hooks=hooks) as session:
         while number < num_steps and not session.should_stop():
             number += 1
@@ -71,4 +71,29 @@ def test_stops_after_the_step_in_which_all_know(agreement):
 
 
 def test_signal_of_another_rank():
-    assert rank_flags.RankFlags.read([0, 2, 1, 0]) == rank_flags.Agreed(0, 2, True, False)
+    agreed = rank_flags.RankFlags.read([0, 2, 1, 0, 1])
+    assert agreed == rank_flags.Agreed(0, 2, True, False, True)
+
+
+class StopAfter(tf.compat.v1.train.SessionRunHook):
+    """Asks to stop after a step, once."""
+
+    def __init__(self, step):
+        self._left = step
+
+    def after_run(self, run_context, run_values):
+        self._left -= 1
+        if self._left == 0:
+            run_context.request_stop()
+
+
+def test_a_hook_that_asks_to_stop_stops_all_after_one_more_step(agreement):
+    hooks = [StopAfter(3), rank_flags.LocalStopHook(agreement)]
+    assert run(agreement, 10, hooks=hooks) == ([], 4)
+    # Nobody has sent a signal, with whose code the program would end.
+    assert agreement.received is None
+
+
+def test_a_stop_of_all_is_not_delayed(agreement):
+    hooks = [rank_flags.LocalStopHook(agreement), StopAfter(3)]
+    assert run(agreement, 10, hooks=hooks) == ([], 3)
