@@ -13,12 +13,15 @@ from tensorflow.python.eager import context
 
 from monolith import errors, layers
 from monolith.embedding import entry
+from monolith.graph import collectives
+from monolith.graph.export_mode import ExportMode
 from monolith.graph.mode_keys import ModeKeys
 from monolith.model import ranking
 from monolith.training.estimator import (
     Estimator,
     EstimatorSpec,
     RunConfig,
+    RunnerConfig,
     ServingInputReceiver,
     import_saved_model,
 )
@@ -187,29 +190,45 @@ def test_every_checkpoint_is_exported(tmp_path):
     np.testing.assert_allclose(served, list(est.predict()), rtol=1e-5)
 
 
+class Regression(ranking.MonolithModel):
+    def input_fn(self, mode):
+        batch = {"x": [[1.0], [2.0]], "y": [3.0, 5.0]}
+        return tf.data.Dataset.from_tensors(batch).repeat(5)
+
+    def model_fn(self, features, mode):
+        pred = tf.reshape(layers.Dense(1)(features["x"]), [-1])
+        label = features.get("y")
+        loss = None if label is None else tf.reduce_mean(tf.square(pred - label))
+        optimizer = tf.compat.v1.train.AdamOptimizer(0.5)
+        return EstimatorSpec(label, pred, "y", loss, optimizer, classification=False)
+
+    def serving_input_receiver_fn(self):
+        x = tf.compat.v1.placeholder(tf.float32, [None, 1])
+        return ServingInputReceiver({"x": x}, {"x": x})
+
+
 def test_model_without_embeddings(tmp_path, caplog):
-    class Regression(ranking.MonolithModel):
-        def input_fn(self, mode):
-            batch = {"x": [[1.0], [2.0]], "y": [3.0, 5.0]}
-            return tf.data.Dataset.from_tensors(batch).repeat(5)
-
-        def model_fn(self, features, mode):
-            pred = tf.reshape(layers.Dense(1)(features["x"]), [-1])
-            label = features.get("y")
-            loss = None if label is None else tf.reduce_mean(tf.square(pred - label))
-            optimizer = tf.compat.v1.train.AdamOptimizer(0.5)
-            return EstimatorSpec(label, pred, "y", loss, optimizer, classification=False)
-
-        def serving_input_receiver_fn(self):
-            x = tf.compat.v1.placeholder(tf.float32, [None, 1])
-            return ServingInputReceiver({"x": x}, {"x": x})
-
     regression = Regression()
     regression.p.serving.export_when_saving = True
     est = make_estimator(tmp_path / "model", regression).train()
     assert "`serving.export_when_saving` has no effect on Regression" in caplog.text
     predicted = list(est.predict())[:2]
     with import_saved_model(est.export_saved_model()) as infer:
+        np.testing.assert_allclose(infer([[1.0], [2.0]])["output"], predicted, rtol=1e-6)
+
+
+def test_ranks_export_a_model_without_embeddings_when_they_save(tmp_path):
+    regression = Regression()
+    regression.p.serving.set(export_when_saving=True, export_mode=ExportMode.STANDALONE)
+    settings = {"enable_sync_training": True, "reorder_fids_in_data_pipeline": True}
+    est = Estimator(regression, RunnerConfig(is_local=True, model_dir=str(tmp_path), **settings))
+    try:
+        est.train()
+        predicted = list(est.predict())[:2]
+    finally:
+        collectives.shutdown()
+    (version,) = (tmp_path / "exported_models").glob("[0-9]*")
+    with import_saved_model(str(version)) as infer:
         np.testing.assert_allclose(infer([[1.0], [2.0]])["output"], predicted, rtol=1e-6)
 
 
