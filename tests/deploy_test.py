@@ -10,6 +10,7 @@ import pathlib
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -23,7 +24,7 @@ from monolith.cli.app import app
 from monolith.cluster.discovery import TfConfigServiceDiscovery
 from monolith.training.config.job import DistributedCpuTrainingConfig
 from monolith.training.distributed import start
-from monolith.training.launch import targets
+from monolith.training.launch import single, targets
 
 DEPLOY = pathlib.Path(__file__).parents[1] / "deploy"
 # The oldest that has all fields of the manifests, and the newest that the schemas know.
@@ -436,6 +437,50 @@ class TestSystemd:
         parsed = parse_command(words)
         check_member(parsed, "ps" if "ps@" in unit.name else "worker", 1, job)
         assert parsed["address"] == machine["ADDRESS"]
+
+
+def restarts_in_tf_job(kind: str, code: int) -> bool:
+    """Returns whether the operator replaces a pod; `ExitCode` is what it calls retryable."""
+    policy = get_replicas(TF_JOB)[kind]["restartPolicy"]
+    return {"ExitCode": code >= 128, "OnFailure": code != 0, "Always": True, "Never": False}[policy]
+
+
+def restarts_in_kubernetes(kind: str, code: int) -> bool:
+    """Returns whether a pod is replaced."""
+    spec = KUBERNETES[kind]["spec"]
+    if kind == "StatefulSet":
+        return True  # Whatever it says.
+    assert get_pod(KUBERNETES[kind])["restartPolicy"] == "Never"  # The Job makes another pod.
+    for rule in spec["podFailurePolicy"]["rules"]:
+        assert "onExitCodes" not in rule
+    return code != 0
+
+
+def restarts_in_systemd(unit: pathlib.Path, code: int) -> bool:
+    """Returns whether a service that nobody stops is started again."""
+    service = read_unit(unit)["Service"]
+    assert service["Restart"] == ["on-failure"]
+    return code != 0 and str(code) not in service.get("SuccessExitStatus", [""])[0].split()
+
+
+RESTARTS = {
+    **{f"kubeflow {kind}": (restarts_in_tf_job, kind) for kind in get_replicas(TF_JOB)},
+    **{f"kubernetes {kind}": (restarts_in_kubernetes, kind) for kind in MEMBERS},
+    **{unit.stem: (restarts_in_systemd, unit) for unit in UNITS},
+}
+
+
+@pytest.mark.parametrize("name", sorted(RESTARTS))
+def test_member_comes_back_whose_job_is_to_go_on(name):
+    restarts, what = RESTARTS[name]
+    assert restarts(what, single.RETRY_EXIT_CODE)
+    assert restarts(what, 128 + signal.SIGKILL)
+    # The servers of Kubernetes are there for a next job.
+    assert restarts(what, 0) is (name == "kubernetes StatefulSet")
+    # What is wrong with a job stays wrong, and only Kubeflow can be told so.
+    assert restarts(what, 1) is not name.startswith("kubeflow")
+    # systemd has been told to stop it.
+    assert restarts(what, 128 + signal.SIGTERM) is not name.startswith("monolith")
 
 
 def test_image_is_the_same_everywhere_and_runs_as_the_user_of_the_manifests():

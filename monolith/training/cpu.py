@@ -26,7 +26,7 @@ import tensorflow as tf
 from monolith import errors
 from monolith.cluster import manager, primus
 from monolith.cluster.discovery_base import ServiceDiscovery
-from monolith.cluster.members import MemberConflictError, Membership
+from monolith.cluster.members import MemberConflictError, Membership, MemberState
 from monolith.core import alerts, metrics
 from monolith.graph import devices, task_context
 from monolith.graph.run_config import GraphRunConfig
@@ -139,8 +139,8 @@ def distributed_train(
         EnvironmentError: TensorFlow executes eagerly.
         ValueError: The config makes no sense, or is not that of the other members.
         MemberConflictError: Another process has this role and index.
-        recovery.JobFailedError: The chief has failed; or members were lost more often than
-            `max_retry_times` allows.
+        JobFailedError: The chief has failed, or was stopped, and this process ends with it; or
+            members were lost more often than `max_retry_times` allows.
         SystemExit: SIGTERM has stopped the training, which is saved.
     """
     check_graph_mode()
@@ -163,9 +163,9 @@ def distributed_train(
             backend = sync_backend or serving_sync.make_backend(config)
             with task_context.with_ctx(make_native_task_context(config, backend)):
                 checks: list[Callable[[], None]] = [sizes.SizeCheck(member)]
-                end = None
+                find_end = None
                 if not config.enable_realtime_training or config.force_shutdown_ps:
-                    end = server.ChiefEnd(config.model_dir)
+                    find_end = server.ChiefEnd(config.model_dir)
                     checks.append(server.ChiefWait(member, config.session_creation_timeout_secs))
                 with report.ServerReport(tf_server.target, member, config.model_dir, metrics_port):
                     _join_ps(
@@ -173,7 +173,7 @@ def distributed_train(
                         config.index,
                         backend,
                         member=member,
-                        is_job_over=end,
+                        find_end=find_end,
                         checks=checks,
                         sync_config=sync_config,
                     )
@@ -285,7 +285,8 @@ def _end_job(
         return
     if not config.enable_realtime_training or config.force_shutdown_ps:
         everybody = recovery.list_all_servers(discovery, cluster)
-        _shutdown_ps(target, everybody, task, len(everybody["ps"]), member.record.incarnation)
+        end, chief = start.get_end(failure), member.record.incarnation
+        _shutdown_ps(target, everybody, task, len(everybody["ps"]), chief, end)
     if failure is None:
         primus.maybe_finish_application()
     else:
@@ -366,20 +367,25 @@ def _join_ps(
     sync_backend: Any = None,
     *,
     member: Membership | None = None,
-    is_job_over: Callable[[], bool] | None = None,
+    find_end: Callable[[], MemberState | None] | None = None,
     checks: Sequence[Callable[[], None]] = (),
     sync_config: SyncConfig | None = None,
 ) -> None:
     """Blocks until this server is dismissed, see `wait_for_dismissal`; sends its rows meanwhile."""
     with serving_sync.ServerSync(target, ps_index, sync_backend, sync_config):
-        server.wait_for_dismissal(target, ps_index, member, is_job_over, checks)
+        server.wait_for_dismissal(target, ps_index, member, find_end, checks)
 
 
 def _shutdown_ps(
-    target: str, cluster: manager.Cluster, task: manager.Task, num_ps: int, chief: str = ""
+    target: str,
+    cluster: manager.Cluster,
+    task: manager.Task,
+    num_ps: int,
+    chief: str = "",
+    end: MemberState = MemberState.FINISHED,
 ) -> None:
     """Dismisses the servers, see `dismiss_servers`."""
-    server.dismiss_servers(target, cluster, task, num_ps, chief)
+    server.dismiss_servers(target, cluster, task, num_ps, chief, end)
 
 
 def _save_debugging_info(

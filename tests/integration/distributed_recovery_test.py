@@ -293,11 +293,29 @@ class TestSignals:
         for member in started.values():
             member.send(signal.SIGTERM)
         codes = {name: member.wait() for name, member in started.items()}
-        assert codes == {"ps-0": 0, "ps-1": 0, "worker-0": 143, "worker-1": 143}
+        assert codes == dict.fromkeys(started, 128 + signal.SIGTERM)
         counts, steps = counting.read_counts(settings.model_dir)
         # Everything that was trained is there.
         assert steps == count_sent(job.members)
         assert sum(counts["user"]) == 4 * steps
+
+    def test_chief_alone_is_told_to_end_and_all_are_started_again(self, settings, job, tmp_path):
+        settings.save_steps = None
+        # The chief does not wait until the others have read everything.
+        started = counting.start_job(job, settings, chief_timeout_secs=0, step_sec=0.2)
+        started["worker-1"].wait_for_log("step 5.")
+        started["worker-0"].send(signal.SIGTERM)
+        assert started.pop("worker-0").wait() == 128 + signal.SIGTERM
+        for name, member in started.items():
+            # What makes a scheduler start it again.
+            assert member.wait() == 1
+            what = re.escape(name.replace("-", " ").capitalize())
+            assert re.search(rf"JobFailedError: {what} ends, since the chief", member.tail())
+            assert "was stopped; start the job again" in member.tail()
+        with jobs.Job(tmp_path / "again") as again:
+            counting.start_job(again, settings)
+            again.expect_success()
+        check_exact(settings)
 
 
 class TestConnections:

@@ -153,8 +153,12 @@ def test_model_directory_that_is_not_shared(tmp_path, job, name):
         "all members must have the same model directory, on a disk that they share.",
     )
     if name == "worker-0":
-        # The chief has told the server, which it can reach, that the job is over.
-        assert members["ps-0"].wait() == 0
+        # The chief has told the server, which it can reach, that it ends.
+        expect_refusal(
+            members["ps-0"],
+            "monolith.training.distributed.recovery.JobFailedError: Ps 0 ends, since the chief has",
+            "failed; start the job again, it goes on from its last checkpoint.",
+        )
 
 
 def test_port_in_use(tmp_path, job):

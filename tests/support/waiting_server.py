@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from monolith.cluster.members import MemberState
 from monolith.training.distributed import server
 
 
@@ -16,4 +17,5 @@ def run(is_over, grace_sec):
         print("waits", flush=True)
 
     server._Waiter.start = start_and_say
-    server.wait_for_dismissal(tf_server.target, 0, is_job_over=lambda: is_over)
+    end = MemberState.FINISHED if is_over else None
+    server.wait_for_dismissal(tf_server.target, 0, find_end=lambda: end)

@@ -1,8 +1,9 @@
 """What a parameter server does: it keeps what others put into it, until it is dismissed.
 
 The work is done by TensorFlow's runtime. The process itself waits at a queue of its own, into which
-the chief puts its incarnation when the job is over and everything is saved. A chief that was
-replaced while it stood still, or that has strayed into another job, is not obeyed.
+the chief puts its incarnation, and how it ends, when it has saved what it can. A chief that was
+replaced while it stood still, or that has strayed into another job, is not obeyed. One that ends
+before the job has finished makes the server fail, so that a scheduler starts both again.
 """
 
 import logging
@@ -19,11 +20,17 @@ import tensorflow as tf
 from monolith import errors
 from monolith.cluster import manager, members
 from monolith.cluster.background import BackgroundCall
-from monolith.cluster.members import MemberConflictError, Membership, describe_conflict
+from monolith.cluster.members import (
+    MemberConflictError,
+    Membership,
+    MemberState,
+    describe_conflict,
+)
 from monolith.cluster.progress import WaitProgress
 from monolith.graph import devices
 from monolith.native import logging_ops
 from monolith.training.config.cluster import RoleSettings
+from monolith.training.distributed.recovery import JobFailedError
 from monolith.training.hooks import server_health
 
 logger = logging.getLogger(__name__)
@@ -60,7 +67,7 @@ def prepare_server(target: str, config: RoleSettings) -> None:
 
 
 class ChiefEnd:
-    """Tells whether a chief that this server has seen alive is done.
+    """Tells how a chief that this server has seen alive has ended.
 
     Args:
         model_dir: Where the records of the members are.
@@ -70,15 +77,15 @@ class ChiefEnd:
         self._model_dir = model_dir
         self._seen: str | None = None
 
-    def __call__(self) -> bool:
-        """Returns whether it is; one of an earlier job does not count."""
+    def __call__(self) -> MemberState | None:
+        """Returns its last state, None while it is there; one of an earlier job does not count."""
         chief = members.read_member(self._model_dir, "worker", 0)
         if chief is None:
-            return False
+            return None
         if chief.is_active:
             self._seen = chief.incarnation
-            return False
-        return chief.incarnation == self._seen
+            return None
+        return chief.state if chief.incarnation == self._seen else None
 
 
 class ChiefWait:
@@ -126,7 +133,7 @@ def wait_for_dismissal(
     target: str,
     ps_index: int,
     member: Membership | None = None,
-    is_job_over: Callable[[], bool] | None = None,
+    find_end: Callable[[], MemberState | None] | None = None,
     checks: Sequence[Callable[[], None]] = (),
 ) -> None:
     """Blocks until the chief dismisses this server.
@@ -140,30 +147,33 @@ def wait_for_dismissal(
         ps_index: Which server this is.
         member: This process among the members; a successor that has taken its place ends it, and
             only the chief that is recorded there dismisses it.
-        is_job_over: Whether there is no chief any more that would save or dismiss it; None if
-            servers outlive their jobs.
+        find_end: Returns how the chief has ended that would save or dismiss it, None while it has
+            not; None if servers outlive their jobs.
         checks: Called now and then; what they raise ends it.
 
     Raises:
         MemberConflictError: Another process has taken this server's place.
+        JobFailedError: The chief has ended before the job had finished.
         SystemExit: A signal has ended it.
     """
     waiter = _Waiter(target, ps_index, member)
     with _SignalNote() as received:
         waiter.start()
         deadline_sec = float("inf")
+        end: MemberState | None = None
         over_since_sec: float | None = None
         next_look_sec = 0.0
         while not waiter.is_done(_POLL_SEC):
             now_sec = time.monotonic()
             if now_sec >= next_look_sec:
                 next_look_sec = now_sec + _LOOK_SEC
-                is_over = is_job_over is not None and is_job_over()
-                over_since_sec = (over_since_sec or now_sec) if is_over else None
+                end = None if find_end is None else find_end()
+                over_since_sec = None if end is None else over_since_sec or now_sec
                 for check in checks:
                     check()
-            if over_since_sec is not None and now_sec - over_since_sec > FORGOTTEN_AFTER_SEC:
+            if end is not None and now_sec - (over_since_sec or now_sec) > FORGOTTEN_AFTER_SEC:
                 logger.warning("ps %d leaves: the job is over, and nobody dismisses it", ps_index)
+                _check_end(ps_index, end)
                 return
             if member is not None and member.superseded_by is not None:
                 raise MemberConflictError(
@@ -181,13 +191,31 @@ def wait_for_dismissal(
                 )
             if now_sec >= deadline_sec or over_since_sec is not None:
                 raise SystemExit(_SIGNAL_EXIT_CODE + received.number)
-    logger.info("ps %d is dismissed", ps_index)
+        logger.info("ps %d is dismissed", ps_index)
+        if received.number is not None and waiter.end is not MemberState.FINISHED:
+            raise SystemExit(_SIGNAL_EXIT_CODE + received.number)
+    _check_end(ps_index, waiter.end)
+
+
+def _check_end(ps_index: int, end: MemberState) -> None:
+    """Has a server fail whose chief has ended before the job had finished."""
+    if end is not MemberState.FINISHED:
+        how = "was stopped" if end is MemberState.STOPPED else "has failed"
+        raise JobFailedError(
+            f"Ps {ps_index} ends, since the chief {how}; start the job again, it goes on from its "
+            "last checkpoint."
+        )
 
 
 def dismiss_servers(
-    target: str, cluster: manager.Cluster, task: manager.Task, num_ps: int, chief: str = ""
+    target: str,
+    cluster: manager.Cluster,
+    task: manager.Task,
+    num_ps: int,
+    chief: str = "",
+    end: MemberState = MemberState.FINISHED,
 ) -> None:
-    """Tells all parameter servers that the job is over.
+    """Tells all parameter servers that the job is over, or has to be started again.
 
     One that does not answer in time is named in the log; it does not keep others from leaving.
 
@@ -197,10 +225,12 @@ def dismiss_servers(
         task: Which part of the cluster this process is.
         num_ps: How many of the servers.
         chief: Incarnation of the chief that does it. A server obeys any one whose is empty.
+        end: How the chief ends.
     """
     addrs = cluster[devices.PS_JOB_NAME][:num_ps]
     own = {task["type"]: {task["index"]: cluster[task["type"]][task["index"]]}}
-    messengers = [_Messenger(target, own, index, addr, chief) for index, addr in enumerate(addrs)]
+    text = f"{chief} {end.value}"
+    messengers = [_Messenger(target, own, index, addr, text) for index, addr in enumerate(addrs)]
     for messenger in messengers:
         messenger.start()
     deadline_sec = time.monotonic() + _DISMISS_TIMEOUT_SEC
@@ -211,13 +241,13 @@ def dismiss_servers(
 class _Messenger(BackgroundCall):
     """Dismisses one server, alone with it: one that is dead or frozen must not hold up others."""
 
-    def __init__(self, target: str, own: dict[str, Any], index: int, addr: str, chief: str) -> None:
+    def __init__(self, target: str, own: dict[str, Any], index: int, addr: str, text: str) -> None:
         super().__init__(f"dismiss_ps_{index}")
         self._target = target
         self._cluster = {**own, devices.PS_JOB_NAME: {index: addr}}
         self._index = index
         self._addr = addr
-        self._chief = chief
+        self._text = text
         self._is_done = threading.Event()
         self._problem = "it does not answer"
 
@@ -250,7 +280,7 @@ class _Messenger(BackgroundCall):
         config.operation_timeout_in_ms = int(_DISMISS_TIMEOUT_SEC * 1000)
         with tf.Graph().as_default() as graph:
             with tf.device(devices.ps_device(self._index)):
-                enqueue = _make_queue(self._index).enqueue(self._chief)
+                enqueue = _make_queue(self._index).enqueue(self._text)
             with tf.compat.v1.Session(self._target, graph=graph, config=config) as session:
                 session.run(enqueue)
                 # Not after the session is closed, which asks the server that is leaving.
@@ -271,7 +301,13 @@ class _Waiter(BackgroundCall):
         self._index = index
         self._member = member
         self._is_done = threading.Event()
+        self._end = MemberState.FINISHED
         self._error: Exception | None = None
+
+    @property
+    def end(self) -> MemberState:
+        """How the chief ends that has dismissed the server."""
+        return self._end
 
     def run(self) -> None:
         try:
@@ -279,7 +315,7 @@ class _Waiter(BackgroundCall):
                 dequeue = _make_queue(self._index).dequeue()
                 config = manager.generate_session_config()
                 with tf.compat.v1.Session(self._target, graph=graph, config=config) as session:
-                    while self._is_of_another_chief(session.run(dequeue).decode()):
+                    while not self._is_obeyed(session.run(dequeue).decode()):
                         logger.warning(
                             "ps %d stays: a chief has dismissed it that is not its own", self._index
                         )
@@ -287,11 +323,15 @@ class _Waiter(BackgroundCall):
             self._error = error
         self._is_done.set()
 
-    def _is_of_another_chief(self, incarnation: str) -> bool:
-        if self._member is None or not incarnation:
-            return False
-        chief = members.read_member(self._member.model_dir, "worker", 0)
-        return chief is not None and chief.is_active and chief.incarnation != incarnation
+    def _is_obeyed(self, text: str) -> bool:
+        """Takes note of a dismissal; returns whether it is of this server's own chief."""
+        incarnation, _, end = text.partition(" ")
+        if self._member is not None and incarnation:
+            chief = members.read_member(self._member.model_dir, "worker", 0)
+            if chief is not None and chief.is_active and chief.incarnation != incarnation:
+                return False
+        self._end = MemberState(end)
+        return True
 
     def is_done(self, timeout_sec: float) -> bool:
         """Returns whether the server is dismissed; waits for a moment."""

@@ -220,13 +220,20 @@ def joined(config: DistributedCpuTrainingConfig, addr: str) -> Iterator[Membersh
     member.join()
     try:
         yield member
-    except (SystemExit, KeyboardInterrupt):
-        member.leave(MemberState.STOPPED)
-        raise
     except BaseException as error:
-        member.leave(MemberState.FAILED, str(error).partition("\n")[0])
+        end = get_end(error)
+        text = "" if end is MemberState.STOPPED else str(error).partition("\n")[0]
+        member.leave(end, text)
         raise
     member.leave(MemberState.FINISHED)
+
+
+def get_end(error: BaseException | None) -> MemberState:
+    """Returns the last state of a member that ends with an error, or well."""
+    if error is None:
+        return MemberState.FINISHED
+    is_stopped = isinstance(error, SystemExit | KeyboardInterrupt)
+    return MemberState.STOPPED if is_stopped else MemberState.FAILED
 
 
 def check_members(

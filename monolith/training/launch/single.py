@@ -4,6 +4,10 @@ Every machine runs the same command, with its own role and index:
 
     monolith train jobs:Ranking --data read --ps 2 --workers 3 --model-dir /shared/ranking \
         --role worker --index 1 --discovery zk://zookeeper:2181/ranking
+
+The exit code tells the scheduler what to do: 0, the job has finished, or this worker has its part;
+1, something is wrong; `RETRY_EXIT_CODE`, the job goes on when this member is started again. 143 and
+130 are what SIGTERM and Ctrl-C leave.
 """
 
 import logging
@@ -16,7 +20,11 @@ from typing import Any
 from monolith import errors
 from monolith.cluster import meeting
 from monolith.cluster.discovery import ServiceDiscovery, TfConfigServiceDiscovery
+from monolith.training.distributed.recovery import LOST_MEMBER_ERRORS, JobFailedError
 from monolith.training.launch import member, targets
+
+# Kubeflow keeps this one for programs that ask to be started again; others take it for a failure.
+RETRY_EXIT_CODE = 138
 
 
 def take_part(
@@ -40,7 +48,7 @@ def take_part(
 
     Raises:
         ConfigError: The process cannot take part, and why.
-        SystemExit: It has failed, or a signal has stopped it.
+        SystemExit: It has failed, its job has, or a signal has stopped it.
     """
     member.set_up_logging(logging.INFO)
     try:
@@ -62,11 +70,15 @@ def take_part(
         raise SystemExit(128 + signal.SIGINT) from None
     except Exception as error:
         sentence = member.explain(error)
+        if isinstance(error, JobFailedError):
+            print(f"monolith: {sentence}", file=sys.stderr, flush=True)
+            raise SystemExit(RETRY_EXIT_CODE) from error
         if sentence is not None:
             raise errors.ConfigError(sentence) from error
         traceback.print_exc()
         sys.stderr.flush()
-        raise SystemExit(1) from error
+        is_lost = isinstance(error, LOST_MEMBER_ERRORS)
+        raise SystemExit(RETRY_EXIT_CODE if is_lost else 1) from error
 
 
 def _find_place(

@@ -16,6 +16,7 @@ from monolith.cluster.members import MemberConflictError, Membership, MemberStat
 from monolith.native import logging_ops
 from monolith.training.config.job import DistributedCpuTrainingConfig
 from monolith.training.distributed import server
+from monolith.training.distributed.recovery import JobFailedError
 from monolith.training.hooks import server_health
 
 pytestmark = pytest.mark.usefixtures("graph_mode")
@@ -31,10 +32,10 @@ def get_addr(tf_server):
     return tf_server.target.removeprefix("grpc://")
 
 
-def dismiss(tf_servers, addrs, chief=""):
+def dismiss(tf_servers, addrs, chief="", end=MemberState.FINISHED):
     cluster = {"chief": [get_addr(tf_servers[0])], "worker": [], "ps": addrs}
     task = {"type": "chief", "index": 0}
-    server.dismiss_servers(tf_servers[0].target, cluster, task, len(addrs), chief)
+    server.dismiss_servers(tf_servers[0].target, cluster, task, len(addrs), chief, end)
 
 
 def test_dismissal(tf_servers, caplog):
@@ -68,6 +69,20 @@ def test_only_its_own_chief_dismisses_a_server(tf_servers, tmp_path, caplog):
         assert not waits.is_alive()
     finally:
         heartbeat._stop_all()
+
+
+@pytest.mark.parametrize(
+    ("end", "how"), [(MemberState.STOPPED, "was stopped"), (MemberState.FAILED, "has failed")]
+)
+def test_dismissal_before_the_job_has_finished(tf_servers, end, how):
+    addrs = [get_addr(tf_servers[0])] * 6 + [get_addr(tf_servers[1])]
+    dismiss(tf_servers, addrs, end=end)
+    with pytest.raises(JobFailedError) as caught:
+        server.wait_for_dismissal(tf_servers[1].target, 6)
+    assert str(caught.value) == (
+        f"Ps 6 ends, since the chief {how}; start the job again, it goes on from its last "
+        "checkpoint."
+    )
 
 
 def test_server_that_is_gone_does_not_hold_up_others(tf_servers, caplog):
@@ -110,23 +125,32 @@ class TestChiefEnd:
 
     def test_chief_of_an_earlier_job_does_not_count(self, tmp_path):
         end = server.ChiefEnd(str(tmp_path))
-        assert not end()
+        assert end() is None
         chief = Membership(str(tmp_path), "worker", 0, "a:1")
         chief.join()
         chief.leave(MemberState.FINISHED)
-        assert not end()
+        assert end() is None
         chief = Membership(str(tmp_path), "worker", 0, "a:1")
         chief.join()
-        assert not end()
+        assert end() is None
         chief.leave(MemberState.FAILED)
-        assert end()
+        assert end() is MemberState.FAILED
 
     def test_forgotten_server_leaves(self, tf_servers, monkeypatch, caplog):
         monkeypatch.setattr(server, "FORGOTTEN_AFTER_SEC", 0.1)
         monkeypatch.setattr(server, "_LOOK_SEC", 0.01)
-        answers = iter([False, True, False, *[True] * 1000])
-        server.wait_for_dismissal(tf_servers[1].target, 9, is_job_over=lambda: next(answers))
+        over = MemberState.FINISHED
+        answers = iter([None, over, None, *[over] * 1000])
+        server.wait_for_dismissal(tf_servers[1].target, 9, find_end=lambda: next(answers))
         assert "ps 9 leaves: the job is over" in caplog.text
+
+    def test_forgotten_server_of_a_job_that_has_not_finished(self, tf_servers, monkeypatch):
+        monkeypatch.setattr(server, "FORGOTTEN_AFTER_SEC", 0.1)
+        monkeypatch.setattr(server, "_LOOK_SEC", 0.01)
+        with pytest.raises(JobFailedError, match="Ps 10 ends, since the chief was stopped"):
+            server.wait_for_dismissal(
+                tf_servers[1].target, 10, find_end=lambda: MemberState.STOPPED
+            )
 
 
 class TestChiefWait:
@@ -177,6 +201,26 @@ class TestSignals:
             member = self.start(tmp_path, job, is_over=True)
             member.send(signal.SIGINT)
             assert member.wait() == 128 + signal.SIGINT
+
+    @pytest.mark.parametrize("end", [MemberState.STOPPED, MemberState.FINISHED])
+    def test_dismissed_with_all_others_it_ends_as_told(self, tf_servers, monkeypatch, end):
+        monkeypatch.setattr(server, "_LOOK_SEC", 60.0)
+        index = 11 if end is MemberState.STOPPED else 12
+        addrs = [get_addr(tf_servers[0])] * index + [get_addr(tf_servers[1])]
+
+        def tell_all():
+            signal.raise_signal(signal.SIGTERM)
+            dismiss(tf_servers, addrs, end=end)
+
+        def wait():
+            server.wait_for_dismissal(tf_servers[1].target, index, find_end=tell_all)
+
+        if end is MemberState.FINISHED:
+            wait()  # What was to be done is done.
+            return
+        with pytest.raises(SystemExit) as caught:
+            wait()
+        assert caught.value.code == 128 + signal.SIGTERM
 
     def test_goes_after_a_while(self, tmp_path):
         with jobs.Job(tmp_path) as job:
