@@ -136,6 +136,21 @@ def test_killed_chief_goes_on_with_what_the_checkpoint_has_not_finished(settings
 
 
 @pytest.mark.slow
+def test_killed_chief_of_servers_that_keep_the_model_goes_on_where_it_was(settings, job):
+    settings.partial_recovery, settings.save_steps = True, None
+    started = counting.start_job(job, settings)
+    started["worker-0"].wait_for_log("step 12.")  # Two files, of 5 each.
+    started["worker-0"].kill()
+    job.members.remove(started["worker-0"])
+    again = counting.start_member(job, settings, "worker", 0, name="worker-0-again")
+    job.expect_success()
+    assert f"of {NUM_FILES} input files are still to be read" in again.log
+    # There is no checkpoint to go back to. The chief's own file is read again, and, if it was
+    # quick, the one that it had asked for.
+    check_at_least_once(settings, job, max_again=2 * 5)
+
+
+@pytest.mark.slow
 def test_killed_server(settings, job):
     settings.partial_recovery = True
     started = counting.start_job(job, settings)

@@ -119,7 +119,11 @@ def train(
             if input_splits.uses_splits(config) and config.num_workers > 1:
                 training.splits = stack.enter_context(
                     input_splits.InputSplits(
-                        config.model_dir, config.index, config.num_workers, attempt.others
+                        config.model_dir,
+                        config.index,
+                        config.num_workers,
+                        attempt.others,
+                        attempt.servers if hooks.keeps_servers(config) else None,
                     )
                 )
         if is_chief(config) and member is not None:
@@ -239,6 +243,11 @@ class _Attempt:
             else interrupt.StopOnSignalHook(only_default=True)
         )
         self._plan: plan.JobPlan | None = None
+
+    @property
+    def servers(self) -> dict[str, str]:
+        """The incarnations of the servers, by name."""
+        return self._watch.servers
 
     @property
     def others(self) -> sync.Others:

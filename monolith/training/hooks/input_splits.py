@@ -2,7 +2,8 @@
 
 The finished splits are a file of the checkpoint, `<prefix>.assets/input_splits`: it appears and
 goes with it. Whoever goes back to a checkpoint goes back in the input, too; splits that were under
-way are read again from their beginning.
+way are read again from their beginning. A chief that begins anew while the servers keep the whole
+model does not go back.
 
 Example:
     >>> import tempfile
@@ -16,7 +17,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -47,10 +48,20 @@ class InputSplits:
         index: Which worker this is; 0 is the chief.
         num_workers: How many there are.
         others: What this process knows of the other members.
+        servers: The servers that keep the model when the chief begins anew, each with what tells
+            its process from others; None if the model is restored then.
     """
 
-    def __init__(self, model_dir: str, index: int, num_workers: int, others: Others) -> None:
+    def __init__(
+        self,
+        model_dir: str,
+        index: int,
+        num_workers: int,
+        others: Others,
+        servers: Mapping[str, str] | None = None,
+    ) -> None:
         self._model_dir = model_dir
+        self._servers = servers
         self.taker = SplitTaker(
             model_dir, index, check=others.check, is_stopping=others.is_stopping
         )
@@ -87,16 +98,20 @@ class InputSplits:
             self.taker.note_pushed()
 
     def _begin(self, session: tf.compat.v1.Session) -> None:
-        """Gives out what the checkpoint, from which the model was restored, has not finished."""
+        """Gives out what is not finished in the model that the servers have, or get."""
         assert self.desk is not None
+        if self._servers is None or not self.desk.resume(self.taker.files, self._servers):
+            self._begin_at_checkpoint(self.desk, session)
+        self._stack.enter_context(self.desk.serving())
+
+    def _begin_at_checkpoint(self, desk: SplitDesk, session: tf.compat.v1.Session) -> None:
         checkpoint = restore_hook.get_restored(session)
         checkpoint = checkpoint or tf.train.latest_checkpoint(self._model_dir)
         finished = []
         if checkpoint is not None:
             prefix = delta_chain.get_newest_prefix(checkpoint)
             finished = read_finished(SaveHelper.get_ckpt_asset_dir(prefix))
-        self.desk.begin(self.taker.files, finished)
-        self._stack.enter_context(self.desk.serving())
+        desk.begin(self.taker.files, finished, self._servers)
 
 
 def write_finished(asset_dir: str, finished: Sequence[str]) -> None:

@@ -3,8 +3,9 @@
 They talk through small files in `<model_dir>/members/splits`, each with one writer: the chief's
 board says who was given which splits, and each worker's slip how many it wants and which it has
 trained. Nothing is lost with a process: a worker that dies leaves its slip, and its unfinished
-splits go to others; a chief that begins anew starts with what the checkpoint says is finished, and
-an epoch of its own, so that nobody takes an old board for a new one.
+splits go to others. A chief that begins anew goes on with the board if the servers have kept all
+that was trained since; if not, it starts with what the checkpoint says is finished, and an epoch of
+its own, so that nobody takes the old board for the new one.
 
 Example:
     >>> import tempfile
@@ -34,7 +35,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -228,6 +229,7 @@ class SplitDesk:
         self._free: collections.deque[int] = collections.deque()
         self._done: set[int] = set()
         self._given: dict[int, _Given] = {}
+        self._servers: dict[str, str] | None = None
 
     @property
     def finished(self) -> list[str]:
@@ -235,16 +237,24 @@ class SplitDesk:
         with self._lock:
             return [self._files[number] for number in sorted(self._done)]
 
-    def begin(self, files: Sequence[str], finished: Sequence[str]) -> None:
+    def begin(
+        self,
+        files: Sequence[str],
+        finished: Sequence[str],
+        servers: Mapping[str, str] | None = None,
+    ) -> None:
         """Begins an epoch: the model is as some checkpoint has it.
 
         Args:
             files: All splits.
             finished: Those that were trained before the checkpoint; if that is all, everything is
                 given out again.
+            servers: What tells the processes apart that keep what is trained from now on, for
+                `resume`; None if nobody does.
         """
         with self._lock:
             self._epoch = uuid.uuid4().hex
+            self._servers = None if servers is None else dict(servers)
             self._files = list(files)
             self._done = {number for number, file in enumerate(files) if file in set(finished)}
             if len(self._done) == len(files):
@@ -253,6 +263,36 @@ class SplitDesk:
             self._given = {}
             logger.info("%d of %d input files are to be read", len(self._free), len(files))
             self._write()
+
+    def resume(self, files: Sequence[str], servers: Mapping[str, str]) -> bool:
+        """Goes on with the epoch of the chief before this one, if the model has all of it.
+
+        Args:
+            files: All splits.
+            servers: Who has the model.
+
+        Returns:
+            Whether it does: these servers have the model since that epoch began, the splits are the
+            same, and some are left.
+        """
+        board = _read_json(os.path.join(self._directory, _BOARD))
+        if board is None or board.get("servers") != servers or board["files"] != _digest(files):
+            return False
+        done = set(board["done"])
+        if len(done) == len(files):
+            return False
+        with self._lock:
+            self._epoch = board["epoch"]
+            self._servers = dict(servers)
+            self._files = list(files)
+            self._done = done
+            self._given = {int(index): _Given(**given) for index, given in board["given"].items()}
+            taken = {number for given in self._given.values() for number in given.splits}
+            self._free = collections.deque(n for n in range(len(files)) if n not in done | taken)
+            logger.info(
+                "%d of %d input files are still to be read", len(files) - len(done), len(files)
+            )
+        return True
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
@@ -271,7 +311,7 @@ class SplitDesk:
         with self._lock:
             if not self._epoch:
                 return
-            before = {index: dataclasses.asdict(given) for index, given in self._given.items()}
+            before = self._describe()
             slips = {index: self._read(index) for index in range(self._num_workers)}
             for index, slip in slips.items():
                 if slip is not None:
@@ -284,7 +324,7 @@ class SplitDesk:
                 slip = slips[index]
                 if slip is not None and index in self._given:
                     self._give(index, slip.wanted)
-            if before != {index: dataclasses.asdict(given) for index, given in self._given.items()}:
+            if before != self._describe():
                 self._write()
 
     def _run(self, stop: threading.Event) -> None:
@@ -333,14 +373,19 @@ class SplitDesk:
     def _list_open(self, index: int) -> list[int]:
         return [number for number in self._given[index].splits if number not in self._done]
 
-    def _write(self) -> None:
-        board = {
+    def _describe(self) -> dict[str, Any]:
+        """Returns what is on the board."""
+        return {
             "epoch": self._epoch,
+            "servers": self._servers,
             "files": _digest(self._files),
             "num_files": len(self._files),
+            "done": sorted(self._done),
             "given": {str(i): dataclasses.asdict(given) for i, given in self._given.items()},
         }
-        _write_json(os.path.join(self._directory, _BOARD), board)
+
+    def _write(self) -> None:
+        _write_json(os.path.join(self._directory, _BOARD), self._describe())
 
 
 def _get_directory(model_dir: str) -> str:

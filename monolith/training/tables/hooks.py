@@ -86,6 +86,11 @@ def go_back(config: CpuTrainingConfig, model_dir: str, params: Any) -> None:
     restore_override.go_back(model_dir, config.restore_ckpt)
 
 
+def keeps_servers(config: CpuTrainingConfig) -> bool:
+    """Returns whether a restore leaves servers alone that still have their part of the model."""
+    return bool(config.partial_recovery) and config.num_ps > 1
+
+
 class TrainingHooks:
     """Makes the hooks of one training graph, after everything else is in it.
 
@@ -130,11 +135,7 @@ class TrainingHooks:
         self._hash_filters = hash_filters
         self._enable_hash_filter = enable_hash_filter
         # A restore that leaves servers alone is one that can tell which of them are new.
-        self._ps_monitor = (
-            saver.PsMonitor(config.num_ps)
-            if config.partial_recovery and config.num_ps > 1
-            else None
-        )
+        self._ps_monitor = saver.PsMonitor(config.num_ps) if keeps_servers(config) else None
 
     def create_restore_hook(self, is_training: bool = False) -> CheckpointRestorerHook:
         """Makes the hook that brings tables, filters and renamed variables back.

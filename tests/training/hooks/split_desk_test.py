@@ -148,6 +148,78 @@ def test_new_chief_begins_with_what_its_checkpoint_has_finished(desk, make_taker
     assert new.finished == ["a", "b"]
 
 
+class TestResume:
+    SERVERS = {"ps 0": "x"}
+
+    @pytest.fixture
+    def desk(self, desk):
+        desk.begin(FILES, finished=["d"], servers=self.SERVERS)
+        return desk
+
+    @pytest.fixture
+    def new(self, tmp_path):
+        return SplitDesk(str(tmp_path), 3, lambda worker: False)
+
+    def test_nothing_that_is_finished_is_given_again(self, desk, new, make_taker):
+        chief, worker = make_taker(0), make_taker(1)
+        assert [take(desk, chief), take(desk, worker)] == [0, 1]
+        train(worker)
+        assert new.resume(FILES, self.SERVERS)
+        # The worker goes on as if nothing had happened; what the chief had is given again.
+        assert take(new, worker) == 2
+        worker.note_pushed()
+        again = make_taker(0)
+        assert take(new, again) == 0
+        train(again)
+        train(worker)
+        assert take(new, worker) is None
+        worker.note_pushed()
+        assert take(new, again) is None
+        again.note_pushed()
+        new.serve()
+        assert new.finished == FILES
+
+    def test_splits_of_a_worker_that_has_died_meanwhile(self, desk, tmp_path, make_taker):
+        dead = make_taker(1)
+        take(desk, dead)
+        train(dead)
+        take(desk, dead)
+        dead.note_pushed()  # Nobody looks at its slip before the next chief.
+        new = SplitDesk(str(tmp_path), 3, lambda worker: worker == 1)
+        assert new.resume(FILES, self.SERVERS)
+        assert take(new, make_taker(2)) == 1
+        assert new.finished == ["a", "d"]
+
+    def test_what_a_session_had_finished_before_its_successor_is_known(self, desk, new, make_taker):
+        first = make_taker(1)
+        take(desk, first)
+        train(first)
+        take(desk, first)
+        first.note_pushed()
+        assert take(desk, make_taker(1)) == 1
+        assert new.resume(FILES, self.SERVERS)
+        assert new.finished == ["a", "d"]
+
+    @pytest.mark.parametrize(
+        ("files", "servers"),
+        [(FILES, {"ps 0": "y"}), (FILES[:3], SERVERS), ([*FILES, "e"], SERVERS)],
+    )
+    def test_other_servers_or_files(self, desk, new, files, servers):
+        assert not new.resume(files, servers)
+
+    def test_all_is_finished(self, desk, new, make_taker):
+        taker = make_taker(1)
+        while take(desk, taker) is not None:
+            train(taker)
+        taker.note_pushed()
+        desk.serve()
+        assert not new.resume(FILES, self.SERVERS)
+
+    def test_model_that_nobody_keeps(self, desk, new):
+        desk.begin(FILES, finished=[])
+        assert not new.resume(FILES, self.SERVERS)
+
+
 def test_everything_is_given_again_when_all_was_finished(desk, make_taker):
     desk.begin(FILES, finished=FILES)
     assert take(desk, make_taker(1)) == 0
