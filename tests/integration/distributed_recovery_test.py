@@ -88,6 +88,21 @@ class TestServer:
         # The workers went back to the checkpoint with the shard, which has all updates once.
         check_bounds(settings, job, exact_server=1)
 
+    def test_told_to_end_it_is_saved_before(self, settings, job):
+        settings.partial_recovery, settings.save_steps = True, None
+        started = counting.start_job(job, settings)
+        started["worker-1"].wait_for_log("step 10.")
+        started["ps-1"].send(signal.SIGTERM)
+        assert started["ps-1"].wait() == 128 + signal.SIGTERM
+        # There was no other reason to save.
+        (checkpoint,) = tf.train.get_checkpoint_state(settings.model_dir).all_model_checkpoint_paths
+        assert int(checkpoint.rpartition("-")[2]) >= 10
+        counting.start_member(job, settings, "ps", 1, name="ps-1-again")
+        job.members.remove(started["ps-1"])
+        job.expect_success()
+        assert "restored 1 hash tables" in started["worker-0"].log
+        check_bounds(settings, job, exact_server=1)
+
     def test_killed_and_everything_is_restored(self, settings, job):
         settings.max_retry_times = 3
         started = counting.start_job(job, settings)

@@ -4,6 +4,9 @@ The work is done by TensorFlow's runtime. The process itself waits at a queue of
 the chief puts its incarnation, and how it ends, when it has saved what it can. A chief that was
 replaced while it stood still, or that has strayed into another job, is not obeyed. One that ends
 before the job has finished makes the server fail, so that a scheduler starts both again.
+
+A server that is told to end while the others train says so in its record. The chief saves then, and
+says for whom in its own; so the server leaves with nothing lost but what comes in that moment.
 """
 
 import logging
@@ -41,6 +44,11 @@ TERM_GRACE_SEC = 30.0
 
 # How long after the end of its job a server still waits to be dismissed.
 FORGOTTEN_AFTER_SEC = 60.0
+
+# Facts in records, see `MemberRecord.details`: of a server, that it has been told to end; of the
+# chief, for which servers it has saved since they were, by their incarnations.
+STOPPING = "stopping"
+SAVED_FOR = "saved_for"
 
 _LOOK_SEC = 2.0
 _DISMISS_TIMEOUT_SEC = 20.0
@@ -138,9 +146,9 @@ def wait_for_dismissal(
 ) -> None:
     """Blocks until the chief dismisses this server.
 
-    After SIGTERM or Ctrl-C it stays for a while, so that the chief, which was told the same, can
-    save; then, or at the second signal, it ends as told. A server that its chief has forgotten, or
-    could not reach, leaves a while after the job.
+    After SIGTERM or Ctrl-C it stays for a while, so that the chief can save, which was told the
+    same, or finds it in the server's record; then, or at the second signal, it ends as told. A
+    server that its chief has forgotten, or could not reach, leaves a while after the job.
 
     Args:
         target: This process's own server.
@@ -183,18 +191,28 @@ def wait_for_dismissal(
                 continue
             if deadline_sec == float("inf"):
                 deadline_sec = now_sec + TERM_GRACE_SEC
+                if member is not None:
+                    member.update(details={STOPPING: True})
                 logger.warning(
                     "%s: ps %d stays up to %g s, for the chief to save; once more ends it at once",
                     received.number.name,
                     ps_index,
                     TERM_GRACE_SEC,
                 )
-            if now_sec >= deadline_sec or over_since_sec is not None:
+            if now_sec >= deadline_sec or over_since_sec is not None or _is_saved(member):
                 raise SystemExit(_SIGNAL_EXIT_CODE + received.number)
         logger.info("ps %d is dismissed", ps_index)
         if received.number is not None and waiter.end is not MemberState.FINISHED:
             raise SystemExit(_SIGNAL_EXIT_CODE + received.number)
     _check_end(ps_index, waiter.end)
+
+
+def _is_saved(member: Membership | None) -> bool:
+    """Returns whether the chief has saved what a server holds that was told to end."""
+    if member is None:
+        return False
+    chief = members.read_member(member.model_dir, "worker", 0)
+    return chief is not None and member.record.incarnation in chief.details.get(SAVED_FOR, ())
 
 
 def _check_end(ps_index: int, end: MemberState) -> None:

@@ -8,6 +8,7 @@ nothing to do. So a thread looks at the records of the members (`monolith.cluste
   it are ended, so that the step that waits for it fails now.
 - A server that is silent but whose address takes connections is frozen: steps wait with it.
 - A server whose place another process has taken is gone, too, whether it knows or not.
+- A server that has been told to end is noted, for the chief to save what it holds.
 - A chief that is gone, or replaced, has the next step fail. (Its address is asked as soon as it
   misses a heartbeat or two: nothing else tells a worker that the chief is dead.)
 - So does a process that has taken this worker's place, for good.
@@ -32,6 +33,7 @@ from monolith.cluster.members import (
     MemberState,
     describe_conflict,
 )
+from monolith.training.distributed.server import STOPPING
 from monolith.training.tables.members import NodeAliveCheckerError
 
 logger = logging.getLogger(__name__)
@@ -83,6 +85,7 @@ class MemberWatch:
         # What the last beat was, and when it was seen.
         self._last_beat: dict[tuple[str, int], tuple[str, int, float]] = {}
         self._frozen: set[tuple[str, int]] = set()
+        self._stopping: frozenset[str] = frozenset()
 
     def __enter__(self) -> "MemberWatch":
         self._thread = threading.Thread(target=self._run, name="MemberWatch", daemon=True)
@@ -102,6 +105,11 @@ class MemberWatch:
             for (role, _), record in self._first.items()
             if role == "ps"
         }
+
+    @property
+    def stopping(self) -> frozenset[str]:
+        """The incarnations of servers that have been told to end."""
+        return self._stopping
 
     def check(self) -> None:
         """Raises what has happened to others, if it keeps this worker from training.
@@ -247,6 +255,8 @@ class MemberWatch:
             self._cut(key, f"{record.name} was replaced by one at {record.address}")
         elif not self._note_frozen(record, self._addrs[key]):
             self._cut(key, f"{record.name} at {record.address} is gone")
+        elif record.details.get(STOPPING):
+            self._stopping |= {record.incarnation}
 
     def _note(self, record: MemberRecord) -> None:
         """Notes when a beat is seen for the first time, by the clock of this process."""

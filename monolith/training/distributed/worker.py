@@ -30,6 +30,8 @@ from monolith.model.task import NativeTask
 from monolith.training import local
 from monolith.training.config.job import DistributedCpuTrainingConfig
 from monolith.training.distributed import debugging, plan, report, sessions, start
+from monolith.training.distributed.recovery import LOST_MEMBER_ERRORS
+from monolith.training.distributed.server import SAVED_FOR
 from monolith.training.distributed.watch import MemberWatch
 from monolith.training.graph.estimator import GraphEstimator
 from monolith.training.hooks import input_splits, interrupt, sync
@@ -258,6 +260,8 @@ class _Attempt:
             is_absent=self._is_absent,
             is_stopping=lambda: self.stop_hook.received is not None,
             is_gone=self._is_gone,
+            list_stopping=lambda: self._watch.stopping,
+            say_saved=lambda servers: self._member.update(details={SAVED_FOR: sorted(servers)}),
         )
 
     def __enter__(self) -> "_Attempt":
@@ -291,6 +295,12 @@ class _Attempt:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         monitored_session._PREEMPTION_ERRORS = self._preemption_errors
         self._watch.__exit__()
+        received = self.stop_hook.received
+        if received is not None and isinstance(error, LOST_MEMBER_ERRORS):
+            # Another attempt would train on.
+            text = str(error).partition("\n")[0]
+            logger.warning("%s: training stops, and a member is lost: %s", received.name, text)
+            interrupt.end_as_told(received)
         if isinstance(error, tf.errors.OpError | RuntimeError):
             # What a step meets may have many names; that a member is gone, one.
             self._watch.look()

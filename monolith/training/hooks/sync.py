@@ -14,7 +14,7 @@ Example:
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import tensorflow as tf
 
@@ -44,6 +44,8 @@ class Others:
         is_absent: Whether a worker does not train now: it is done, dead, or has yet to come.
         is_stopping: Whether a signal has told this process to end.
         is_gone: Whether a worker has left or is dead, and not only frozen or on its way.
+        list_stopping: Returns the servers that have been told to end, each by a text of its own.
+        say_saved: Tells such servers that the chief has saved what they hold.
     """
 
     check: Callable[[], None]
@@ -51,6 +53,8 @@ class Others:
     is_absent: Callable[[int], bool]
     is_stopping: Callable[[], bool]
     is_gone: Callable[[int], bool] = lambda index: False
+    list_stopping: Callable[[], Set[str]] = frozenset
+    say_saved: Callable[[Set[str]], None] = lambda servers: None
 
     def sleep(self, seconds: float) -> None:
         """Waits, if there is still somebody to wait for."""

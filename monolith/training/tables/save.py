@@ -34,6 +34,7 @@ from monolith.training.hooks.checkpoint_info import FidSlotCountSaverListener
 from monolith.training.hooks.rank_flags import AgreedTimer, AgreementHook
 from monolith.training.hooks.rank_saves import RankFollowerHook, RankLeader
 from monolith.training.hooks.step_gate import StepGate
+from monolith.training.hooks.stopping_servers import SaveForStoppingHook
 from monolith.training.hooks.sync import Others
 from monolith.training.tables import export
 
@@ -95,6 +96,8 @@ def create_save_hooks(context: SaveContext) -> list[tf.compat.v1.train.SessionRu
     prepare_model_dir(context.model_dir, context.params)
     saver_hook = _create_full_saver_hook(context)
     hooks: list[tf.compat.v1.train.SessionRunHook] = [saver_hook]
+    if context.others is not None and context.agreement is None:
+        hooks.append(SaveForStoppingHook(saver_hook, context.others))
     if context.barrier_op is None:
         logger.debug("ranks of a synchronous job are not steered by a controller")
     elif files.can_hold_token(context.model_dir):

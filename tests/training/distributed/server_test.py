@@ -202,6 +202,27 @@ class TestSignals:
             member.send(signal.SIGINT)
             assert member.wait() == 128 + signal.SIGINT
 
+    def test_alone_it_goes_when_the_chief_has_saved(self, tf_servers, tmp_path, monkeypatch):
+        monkeypatch.setattr(server, "_LOOK_SEC", 0.01)
+        member = Membership(str(tmp_path), "ps", 13, get_addr(tf_servers[1]))
+        chief = Membership(str(tmp_path), "worker", 0, get_addr(tf_servers[0]))
+        member.join()
+        chief.join()
+        steps = iter([lambda: signal.raise_signal(signal.SIGTERM)])
+
+        def train():
+            next(steps, lambda: None)()
+            found = members.read_member(str(tmp_path), "ps", 13)
+            if found.details.get(server.STOPPING):
+                chief.update(details={server.SAVED_FOR: [found.incarnation]})
+
+        try:
+            with pytest.raises(SystemExit) as caught:
+                server.wait_for_dismissal(tf_servers[1].target, 13, member, checks=[train])
+        finally:
+            heartbeat._stop_all()
+        assert caught.value.code == 128 + signal.SIGTERM
+
     @pytest.mark.parametrize("end", [MemberState.STOPPED, MemberState.FINISHED])
     def test_dismissed_with_all_others_it_ends_as_told(self, tf_servers, monkeypatch, end):
         monkeypatch.setattr(server, "_LOOK_SEC", 60.0)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from monolith.cluster import heartbeat, members
 from monolith.cluster.members import MemberConflictError, Membership, MemberState, read_member
+from monolith.training.distributed import server
 from monolith.training.distributed.watch import MemberWatch
 from monolith.training.tables.members import NodeAliveCheckerError
 
@@ -85,6 +86,15 @@ def test_server_that_is_frozen_and_comes_back(cluster, caplog):
     cluster.look_after(1)
     assert "ps 0 at" in caplog.text
     assert "is back" in caplog.text
+
+
+def test_server_that_was_told_to_end(cluster):
+    cluster.look_after(0)
+    assert cluster.watch.stopping == set()
+    cluster.server.update(details={server.STOPPING: True})
+    cluster.look_after(1)
+    cluster.watch.check()  # It is still there.
+    assert cluster.watch.stopping == {cluster.server.record.incarnation}
 
 
 def test_server_that_is_gone(cluster):

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import itertools
 import os
+import signal
 
 import pytest
 import tensorflow as tf
@@ -241,6 +242,18 @@ def test_member_that_does_not_answer(tf_servers, tmp_path):
             {"type": "chief", "index": 0},
         )
     assert "TF_CONFIG" not in os.environ
+
+
+def test_attempt_that_is_to_stop_and_loses_a_member_is_the_last(tmp_path, monkeypatch):
+    member = members.Membership(str(tmp_path), "worker", 0, "b:1")
+    others = {"b:1": member.record}
+    monkeypatch.setattr(start, "check_members", lambda *unused: others)
+    config = DistributedCpuTrainingConfig(model_dir=str(tmp_path))
+    attempt = worker._Attempt(config, {"chief": ["b:1"], "ps": []}, member)
+    attempt.stop_hook._handle(signal.SIGTERM, None)
+    with pytest.raises(SystemExit) as caught, attempt:
+        raise tf.errors.UnavailableError(None, None, "ps 1 is gone")
+    assert caught.value.code == 128 + signal.SIGTERM
 
 
 def test_params_of_something_else(tmp_path):
