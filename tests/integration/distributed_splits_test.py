@@ -1,7 +1,4 @@
-"""Files that workers take as they go: none is lost, and none is read twice if nobody dies.
-
-Covers monolith/training/hooks/input_splits.py.
-"""
+"""Files that workers take as they go: none is lost, and none is read twice if nobody dies."""
 
 import json
 import pathlib

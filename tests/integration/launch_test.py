@@ -1,7 +1,6 @@
 """`monolith train` and `ml.Estimator` with real clusters of processes.
 
-Covers monolith/training/launch/cluster.py, monolith/training/launch/single.py and
-monolith/cluster/local/start.py.
+Covers monolith/training/launch/cluster.py and monolith/cluster/local/start.py.
 """
 
 import json

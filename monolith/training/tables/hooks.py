@@ -36,7 +36,6 @@ from monolith.training.hooks.profiler import Tf2ProfilerHook
 from monolith.training.hooks.rank_flags import AgreementHook, RankFlags, StopTogetherHook
 from monolith.training.hooks.rank_saves import MeetBeforeRestoreHook
 from monolith.training.hooks.step_gate import StepGate
-from monolith.training.hooks.stopping_servers import SaveForStoppingHook
 from monolith.training.hooks.stream_wait import StreamWaitHook
 from monolith.training.hooks.throughput import ThroughputMetricHook
 from monolith.training.hooks.tide import CustomGlobalStepWaiterHook
@@ -337,7 +336,6 @@ class TrainingHooks:
         if not queue_hooks or not seekable.reads_stream():
             return []
         savers = [hook for hook in chief_hooks if isinstance(hook, NoFirstSaveCheckpointSaverHook)]
-        asked = [hook for hook in chief_hooks if isinstance(hook, SaveForStoppingHook)]
         index, others = self._config.index, self._others
 
         def rest(session: tf.compat.v1.Session) -> None:
@@ -347,8 +345,6 @@ class TrainingHooks:
                 barrier_op.wait_until_barrier_removed(session, index)
             for saver_hook in savers:
                 saver_hook.save_if_due(session)
-            for hook in asked:
-                hook.save_if_asked(session)
 
         is_stopping = (lambda: False) if others is None else others.is_stopping
         return [StreamWaitHook(queue_hooks[-1], seekable.get_streams(), rest, is_stopping)]

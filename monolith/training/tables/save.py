@@ -34,7 +34,7 @@ from monolith.training.hooks.checkpoint_info import FidSlotCountSaverListener
 from monolith.training.hooks.rank_flags import AgreedTimer, AgreementHook
 from monolith.training.hooks.rank_saves import RankFollowerHook, RankLeader
 from monolith.training.hooks.step_gate import StepGate
-from monolith.training.hooks.stopping_servers import SaveForStoppingHook
+from monolith.training.hooks.stopping_servers import StoppingServers
 from monolith.training.hooks.sync import Others
 from monolith.training.tables import export
 
@@ -96,8 +96,6 @@ def create_save_hooks(context: SaveContext) -> list[tf.compat.v1.train.SessionRu
     prepare_model_dir(context.model_dir, context.params)
     saver_hook = _create_full_saver_hook(context)
     hooks: list[tf.compat.v1.train.SessionRunHook] = [saver_hook]
-    if context.others is not None and context.agreement is None:
-        hooks.append(SaveForStoppingHook(saver_hook, context.others))
     if context.barrier_op is None:
         logger.debug("ranks of a synchronous job are not steered by a controller")
     elif files.can_hold_token(context.model_dir):
@@ -240,13 +238,17 @@ def _create_full_saver_hook(context: SaveContext) -> NoFirstSaveCheckpointSaverH
     tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.SAVERS, saver)
     secs, steps = get_save_interval(config, context.params)
     leader = None if context.agreement is None else RankLeader()
+    listeners = _create_save_listeners(context, leader)
+    stopping = None if context.others is None else StoppingServers(context.others)
+    if stopping is not None:
+        listeners.append(stopping.create_saver_listener())
     saver_hook = NoFirstSaveCheckpointSaverHook(
         context.model_dir,
         save_secs=secs,
         save_steps=steps,
         saver=saver,
         checkpoint_basename=CHECKPOINT_BASENAME,
-        listeners=_create_save_listeners(context, leader),
+        listeners=listeners,
         save_graph_def=True,
         tide_start_hour=config.tide_start_hour,
         tide_start_minute=config.tide_start_minute,
@@ -262,6 +264,8 @@ def _create_full_saver_hook(context: SaveContext) -> NoFirstSaveCheckpointSaverH
             *([leader.guard] if leader is not None else _create_barrier_listeners(context)),
         ],
     )
+    if stopping is not None:
+        saver_hook.replace_timer(stopping.create_timer(saver_hook.timer))
     if context.agreement is not None:
         saver_hook.replace_timer(AgreedTimer(saver_hook.timer, context.agreement))
     return saver_hook

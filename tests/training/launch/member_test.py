@@ -1,8 +1,11 @@
 """The settings of a member; tests/integration/launch_test.py starts real ones."""
 
+import json
+
 import pytest
 
 from monolith.training.config.run import RunConfig
+from monolith.training.distributed.recovery import JobFailedError
 from monolith.training.launch import member, work
 from monolith.training.runner import RunnerConfig
 
@@ -50,3 +53,26 @@ def test_the_launcher_counts_how_often_a_worker_goes_on():
     assert (conf.max_retry_times, conf.retry_wait_in_secs) == (1, 0)
     conf = make_config(RunConfig())
     assert (conf.max_retry_times, conf.retry_wait_in_secs) == (6, 5)
+
+
+@pytest.mark.parametrize(("role", "code", "told"), [("ps", 0, []), ("worker", 1, ["failed"])])
+def test_launcher_hears_from_workers_alone_that_the_chief_has_ended(
+    monkeypatch, tmp_path, role, code, told
+):
+    def take_part(*unused):
+        raise JobFailedError("The chief has failed.")
+
+    task = work.TaskWork(model="model", config=RunConfig())
+    monkeypatch.setattr(member, "prepare", lambda process: None)
+    monkeypatch.setattr(member, "_find_work", lambda target, given: task)
+    monkeypatch.setattr(member, "take_part", take_part)
+    arguments = {
+        "part": {"role": role, "index": 1, "num_ps": 2, "num_workers": 2, "model_dir": "m"},
+        "process": {},
+        "target": None,
+        "discovery": str(tmp_path / "discovery"),
+    }
+    with open(tmp_path / "report", "wb") as report:
+        assert member.run(arguments, report.fileno(), given=-1) == code
+    lines = (tmp_path / "report").read_text().splitlines()
+    assert [kind for line in lines for kind in json.loads(line)] == told
