@@ -104,7 +104,8 @@ def test_a_signal_stops_all_workers_after_the_same_step(settings, job, tmp_path)
     started["worker-1"].wait_for_log("step 5.")
     started["worker-1"].send(signal.SIGTERM)
     assert [started[f"worker-{i}"].wait() for i in range(2)] == [143, 143]
-    assert started["ps-0"].wait() == 0
+    assert started["ps-0"].wait() == 1
+    assert "Ps 0 ends, since the chief was stopped" in started["ps-0"].tail()
     step, _ = partial_sync_job.read_saved(settings.model_dir)
     assert 5 <= step < 2000
     check_dense(settings, divide(4000, 2)[:step])
