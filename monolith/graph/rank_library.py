@@ -7,6 +7,7 @@ programs use.
 import atexit
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -393,7 +394,9 @@ def _listen_to_exits(note: Callable[[Any], None]) -> Callable[[], None]:
     leave = sys.exit
 
     def note_and_leave(code: Any = None) -> NoReturn:
-        note(code)
+        # In another thread it ends that one alone.
+        if threading.current_thread() is threading.main_thread():
+            note(code)
         leave(code)
 
     def stop() -> None:

@@ -3,6 +3,7 @@
 Covers monolith/graph/tensorflow_collectives.py.
 """
 
+import concurrent.futures
 import signal
 import sys
 import time
@@ -95,6 +96,8 @@ def test_with_which_code_a_program_ends_is_noted():
     for code in (3, "no data"):
         with pytest.raises(SystemExit, match=str(code)):
             sys.exit(code)
+    with concurrent.futures.ThreadPoolExecutor() as pool:  # Ends that thread alone.
+        assert isinstance(pool.submit(sys.exit, 4).exception(), SystemExit)
     stop()
     assert noted == [3, "no data"]
     assert sys.exit is exit_before

@@ -164,9 +164,9 @@ class AgreementHook(tf.compat.v1.train.SessionRunHook):
     @property
     def received(self) -> signal.Signals | None:
         """The signal that has stopped the ranks; of another rank, as if it were SIGTERM."""
-        if not self._is_told:
+        if not self.must_stop:
             return None
-        return self._stop_hook.received or signal.SIGTERM
+        return self._stop_hook.received or (signal.SIGTERM if self._is_told else None)
 
     def begin(self) -> None:
         self._global_step = tf.compat.v1.train.get_global_step().read_value()
@@ -184,9 +184,9 @@ class AgreementHook(tf.compat.v1.train.SessionRunHook):
         self.must_save = False
         is_told = self._stop_hook.received is not None
         save = self.wants_save is not None and self.wants_save(self._step + 1)
-        asks = (is_told or self.wants_stop, save, is_told)
-        if asks != self._asked:
-            self._asked = stop, save, is_told = asks
+        stop = is_told or self.wants_stop
+        if (stop, save, is_told) != self._asked:
+            self._asked = (stop, save, is_told)
             self._flags.ask(run_context.session, stop=stop, save=save, is_told=is_told)
         return tf.compat.v1.train.SessionRunArgs(self._flags.totals)
 

@@ -75,25 +75,33 @@ def test_signal_of_another_rank():
     assert agreed == rank_flags.Agreed(0, 2, True, False, True)
 
 
-class StopAfter(tf.compat.v1.train.SessionRunHook):
-    """Asks to stop after a step, once."""
+class After(tf.compat.v1.train.SessionRunHook):
+    """Does something after a step, once."""
 
-    def __init__(self, step):
+    def __init__(self, step, act=lambda run_context: run_context.request_stop()):
         self._left = step
+        self._act = act
 
     def after_run(self, run_context, run_values):
         self._left -= 1
         if self._left == 0:
-            run_context.request_stop()
+            self._act(run_context)
 
 
 def test_a_hook_that_asks_to_stop_stops_all_after_one_more_step(agreement):
-    hooks = [StopAfter(3), rank_flags.LocalStopHook(agreement)]
+    hooks = [After(3), rank_flags.LocalStopHook(agreement)]
     assert run(agreement, 10, hooks=hooks) == ([], 4)
     # Nobody has sent a signal, with whose code the program would end.
     assert agreement.received is None
 
 
 def test_a_stop_of_all_is_not_delayed(agreement):
-    hooks = [rank_flags.LocalStopHook(agreement), StopAfter(3)]
+    hooks = [rank_flags.LocalStopHook(agreement), After(3)]
     assert run(agreement, 10, hooks=hooks) == ([], 3)
+
+
+def test_a_signal_during_the_last_step_is_not_forgotten(agreement):
+    told = After(4, lambda run_context: signal.raise_signal(signal.SIGTERM))
+    hooks = [After(3), told, rank_flags.LocalStopHook(agreement)]
+    assert run(agreement, 10, hooks=hooks) == ([], 4)
+    assert agreement.received is signal.SIGTERM
