@@ -295,19 +295,30 @@ class _Attempt:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         monitored_session._PREEMPTION_ERRORS = self._preemption_errors
         self._watch.__exit__()
+        lost = self._find_loss(error)
+        if lost is None:
+            return
         received = self.stop_hook.received
-        if received is not None and isinstance(error, LOST_MEMBER_ERRORS):
+        if received is not None:
             # Another attempt would train on.
-            text = str(error).partition("\n")[0]
+            text = str(lost).partition("\n")[0]
             logger.warning("%s: training stops, and a member is lost: %s", received.name, text)
             interrupt.end_as_told(received)
+        if lost is not error:
+            raise lost from error
+
+    def _find_loss(self, error: BaseException | None) -> Exception | None:
+        """Returns the error that says that a member is gone, None if none is.
+
+        What a step meets may have many names.
+        """
         if isinstance(error, tf.errors.OpError | RuntimeError):
-            # What a step meets may have many names; that a member is gone, one.
             self._watch.look()
             try:
                 self._watch.check()
             except NodeAliveCheckerError as found:
-                raise found from error
+                return found
+        return error if isinstance(error, LOST_MEMBER_ERRORS) else None
 
     def agree(self, training: CpuTraining) -> int | None:
         """Publishes what is trained, or compares it with what the chief has published.
