@@ -25,7 +25,9 @@ class Ranking(ml.Model):
         super().__init__()
         self.users = ml.Embedding("user", dim=4, initializer="zeros")
         self.items = ml.Embedding("item", dim=3, initializer="zeros")
-        self.mlp = ml.MLP([8, 1])
+        # A network that passes no gradient at first, as one of 256 would with biases of zero, would
+        # leave rows at zero.
+        self.mlp = ml.MLP([8, 1], bias_initializer="ones")
 
     def call(self, batch):
         rows = tf.concat([self.users(batch), self.items(batch)], 1)

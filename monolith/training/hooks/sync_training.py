@@ -293,7 +293,8 @@ class _ToldByRank0:
         self._told = collectives.broadcast(self._values, 0)
 
     def tell(self, session: tf.compat.v1.Session, values: list[int]) -> list[int]:
-        return [int(v) for v in session.run(self._told, {self._values: values})]
+        with collectives.named_losses():
+            return [int(v) for v in session.run(self._told, {self._values: values})]
 
 
 class SyncTrainingForceDumpHook(_EveryFewSteps):
