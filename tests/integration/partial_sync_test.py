@@ -138,7 +138,8 @@ def test_a_worker_that_does_not_come_is_named(settings, job):
     )
     assert chief.wait() == 1
     assert "workers that do every step together, 1 did not come within 2 s" in chief.log
-    assert server.wait() == 0
+    assert server.wait() == 1
+    assert "Ps 0 ends, since the chief has failed" in server.tail()
 
 
 def test_all_members_must_say_so(settings, job):
