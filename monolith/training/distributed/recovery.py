@@ -46,7 +46,7 @@ class JobIsOver(Exception):
 
 
 class JobFailedError(errors.MonolithError, RuntimeError):
-    """A worker ends: the chief has failed, or was stopped, or members were lost too often."""
+    """A member ends: the chief has failed, or was stopped, or members were lost too often."""
 
 
 class UntilJobIsOver(ServiceDiscovery):
