@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -33,6 +34,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "2")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
+# TensorFlow's servers never end, and each would have 64 threads for its calls.
+os.environ.setdefault("TF_GRPC_WORKER_CACHE_QUEUES", "2")
 
 # Tests talk to loopback only, which a proxy of the machine must not get between (gRPC asks it even
 # for 127.0.0.1), and they do not belong to a cluster that the shell happens to describe.
@@ -124,15 +127,38 @@ def _fresh_start() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _kafka_clients() -> Iterator[None]:
-    """Refuses a test that leaves a client of Kafka behind, which would log into tests after it."""
-    before = _find_kafka_clients()
+def _eager_execution() -> Iterator[None]:
+    """Refuses a test after which new threads would not run eagerly."""
     yield
-    if not _find_kafka_clients() - before:
+    context = sys.modules.get("tensorflow.python.eager.context")
+    if context is not None and context.default_execution_mode != context.EAGER_MODE:
+        context.default_execution_mode = context.EAGER_MODE
+        pytest.fail("It has switched eager execution off for the process; use a graph instead.")
+
+
+@pytest.fixture(autouse=True)
+def _kafka_clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Refuses a test that leaves a client of Kafka behind, which would log into tests after it."""
+    topics = sys.modules.get("monolith.data.kafka_topics")
+    if topics is None:
+        yield
         return
-    gc.collect()  # Graphs hold what reads for their datasets, and are held by themselves.
+    connect, has_connected = topics.Broker.connect, threading.Event()
+
+    def connect_and_note(broker: Any) -> Any:
+        has_connected.set()
+        return connect(broker)
+
+    monkeypatch.setattr(topics.Broker, "connect", connect_and_note)
+    yield
+    # To look through the threads of the process costs more than most tests do.
+    if not has_connected.is_set():
+        return
+    from support import kafka_mock
+
     give_up_sec = time.monotonic() + _KAFKA_CLOSE_SEC
-    while left := _find_kafka_clients() - before:
+    while left := kafka_mock.find_clients():
+        gc.collect()  # Graphs hold what reads for their datasets, and are held by themselves.
         assert time.monotonic() < give_up_sec, f"{len(left)} clients of Kafka are not closed."
         time.sleep(0.01)
 
@@ -150,14 +176,6 @@ def graph_mode(_fresh_start: None) -> Iterator[None]:
     with context.graph_mode():
         tf.compat.v1.set_random_seed(SEED)
         yield
-
-
-def _find_kafka_clients() -> set[str]:
-    if "confluent_kafka" not in sys.modules:
-        return set()
-    from support import kafka_mock
-
-    return kafka_mock.find_clients()
 
 
 def _order_for_several_processes(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -478,7 +478,7 @@ class TestRunConfig:
         assert config.disable_native_metrics is True
         # Ours.
         assert config.enable_dynamic_sharding is False
-        assert len([f for f in dataclasses.fields(config) if f.name.startswith("sync_")]) == 6
+        assert len([f for f in dataclasses.fields(config) if f.name.startswith("sync_")]) == 7
         assert config.sync is False
         assert len(dataclasses.fields(config)) == 37 + 1 + 6 + 1 + 6 + 4
 

@@ -404,9 +404,9 @@ def test_ranks_act_on_files_of_an_operator(tmp_path):
     (tmp_path / "case" / "dump_1").touch()
     (tmp_path / "case" / "stop_3").touch()
     found = train_between_ranks(tmp_path, 2, {}, {"case": (5, {"operator_files_steps": 1})})
-    assert found == [{"case": 3}] * 2
-    # Ranks agree upon a save in the step after the look, and stop at once.
-    assert list_saved(tmp_path / "case") == [2, 3]
+    # What the look at a step finds, ranks agree upon in the next one.
+    assert found == [{"case": 4}] * 2
+    assert list_saved(tmp_path / "case") == [2, 4]
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from monolith.core import silence
@@ -68,31 +68,34 @@ def main(arguments: Sequence[str]) -> None:
             shutil.rmtree(settings["directory"], ignore_errors=True)
 
 
-def become_subreaper() -> None:
-    """Makes orphans below this process its children, so that it can find and end them."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+def become_subreaper(is_one: bool = True) -> None:
+    """Makes orphans below this process its children, so that it can find and end them; or not."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(is_one))
 
 
-def end_descendants() -> None:
+def end_descendants(spared: Collection[int] = ()) -> None:
     """Ends all processes below this one, by SIGKILL, and waits for them.
 
     Of those that have made themselves independent, only if this process is their subreaper.
+
+    Args:
+        spared: Processes that are left alone, and whatever is below them.
     """
     deadline_sec = time.monotonic() + _SWEEP_SEC
-    while found := find_descendants():
+    while found := find_descendants(spared=spared):
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            # Whose parent another one of them is, is waited for when that has gone.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
         if time.monotonic() > deadline_sec:
             break  # One that waits for a disk cannot be ended; it ends when the disk answers.
         time.sleep(0.005)
 
 
-def find_descendants(root: int | None = None) -> list[int]:
-    """Returns the processes below one, by default this one."""
+def find_descendants(root: int | None = None, spared: Collection[int] = ()) -> list[int]:
+    """Returns the processes below one, by default this one, but for some and what is below them."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -103,7 +106,7 @@ def find_descendants(root: int | None = None) -> list[int]:
     found: list[int] = []
     waiting = [os.getpid() if root is None else root]
     while waiting:
-        below = children.get(waiting.pop(), [])
+        below = [pid for pid in children.get(waiting.pop(), []) if pid not in spared]
         found += below
         waiting += below
     return found

@@ -433,11 +433,16 @@ class _SignalNote:
 
 @contextlib.contextmanager
 def leaving_nothing() -> Iterator[None]:
-    """For a launcher that is a program of its own: also ends what has left all groups."""
+    """For a launcher: ends what is below this process in the end, and was not in the beginning.
+
+    So also what has left all groups; but nothing that a program has started which calls it.
+    """
     from monolith.cluster.local import nursery
 
+    others = nursery.find_descendants()
     nursery.become_subreaper()
     try:
         yield
     finally:
-        nursery.end_descendants()
+        nursery.end_descendants(others)
+        nursery.become_subreaper(False)

@@ -15,7 +15,7 @@ from support import small_members
 from support.waiting import wait_for
 
 from monolith import errors
-from monolith.cluster.local import nursery, processes
+from monolith.cluster.local import nursery, processes, supervisor
 
 pytestmark = pytest.mark.distributed
 
@@ -136,8 +136,6 @@ class TestOutcome:
         assert (outcome.code, outcome.message) == (0, "")
 
     def test_forgotten_servers_and_deaf_workers_are_ended(self, run, monkeypatch):
-        from monolith.cluster.local import supervisor
-
         monkeypatch.setattr(supervisor, "_FAILED_GRACE_SEC", 0.3)
         monkeypatch.setattr(supervisor, "_SERVER_GRACE_SEC", 0.1)
         monkeypatch.setattr(supervisor, "_KILL_AFTER_SEC", 0.3)
@@ -197,6 +195,23 @@ class TestNobodyIsLeft:
         assert outcome.code == 0
         assert not is_alive(read_pid(tmp_path / "orphan"))
         assert set(nursery.find_descendants()) <= others
+
+    def test_what_the_program_had_started_before_is_left_alone(self):
+        sleep = ["sh", "-c", "sleep 600 & echo $!; wait"]
+        with subprocess.Popen(sleep, stdout=subprocess.PIPE, text=True) as before:
+            below = int(before.stdout.readline())
+            with supervisor.leaving_nothing():
+                # One that leaves its group and its parent, too.
+                independent = ["setsid", "-f", "sh", "-c", "echo $$; exec sleep 600"]
+                inside = subprocess.Popen(independent, stdout=subprocess.PIPE, text=True)
+                pid = int(inside.stdout.readline())
+                assert is_alive(pid)
+            inside.stdout.close()
+            assert not is_alive(pid)
+            assert before.poll() is None
+            assert is_alive(below)
+            before.kill()
+            os.kill(below, signal.SIGKILL)
 
 
 class TestNursery:
