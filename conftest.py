@@ -137,7 +137,7 @@ def _eager_execution() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _kafka_clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _kafka_clients() -> Iterator[None]:
     """Refuses a test that leaves a client of Kafka behind, which would log into tests after it."""
     topics = sys.modules.get("monolith.data.kafka_topics")
     if topics is None:
@@ -149,8 +149,9 @@ def _kafka_clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         has_connected.set()
         return connect(broker)
 
-    monkeypatch.setattr(topics.Broker, "connect", connect_and_note)
+    topics.Broker.connect = connect_and_note
     yield
+    topics.Broker.connect = connect
     # To look through the threads of the process costs more than most tests do.
     if not has_connected.is_set():
         return

@@ -31,6 +31,7 @@ BATCHES = DIRECTORY / "distributed_batches.npz"
 MEASURED = pathlib.Path(__file__).with_name("measured.json")
 CORES = len(os.sched_getaffinity(0))
 
+NAMES = [str(model) for model in workload.MODELS]
 # Features of the jobs whose tensors are counted.
 COUNTED = (workload.Model(2, 32), workload.Model(20, 8), workload.Model(200, 8))
 TRACED = (workload.Shape(1, 1), workload.Shape(2, 2))
@@ -141,17 +142,25 @@ def summarize(groups: list[Group], traces: list[dict[str, Any]]) -> dict[str, An
     }
 
 
+def choose_models(names: list[str] | None, is_quick: bool) -> tuple[workload.Model, ...]:
+    """Returns the models with these names, if there are any; otherwise all, or the first."""
+    if names is None:
+        return workload.MODELS[:1] if is_quick else workload.MODELS
+    return tuple(model for model in workload.MODELS if str(model) in names)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each job in each round")
+    parser.add_argument("--model", choices=NAMES, action="append", help="only these")
     parser.add_argument("--quick", action="store_true", help="the first model, 2 short rounds")
     results_file.add_argument(parser)
     args = parser.parse_args()
     began = time.monotonic()
     workload.save(make_batches(), BATCHES)
     rounds, seconds = (2, 1.0) if args.quick else (args.rounds, args.seconds)
-    models = workload.MODELS[:1] if args.quick else workload.MODELS
+    models = choose_models(args.model, args.quick)
     try:
         groups = [
             measure(model, shape, rounds, seconds) for model in models for shape in workload.SHAPES

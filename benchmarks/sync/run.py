@@ -75,6 +75,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=1.5, help="of each job in each round")
     parser.add_argument("--ranks", type=int, action="append", help="only with so many")
+    parser.add_argument(
+        "--model", choices=distributed_run.NAMES, action="append", help="only these"
+    )
     parser.add_argument("--quick", action="store_true", help="the first model, 1 short round")
     results_file.add_argument(parser)
     args = parser.parse_args()
@@ -82,7 +85,7 @@ def main() -> None:
     batches = distributed_run.make_batches()
     workload.save(batches, distributed_run.BATCHES)
     rounds, seconds = (1, 1.0) if args.quick else (args.rounds, args.seconds)
-    models = workload.MODELS[:1] if args.quick else workload.MODELS
+    models = distributed_run.choose_models(args.model, args.quick)
     try:
         groups = [
             measure(batches, model, num_ranks, rounds, seconds)

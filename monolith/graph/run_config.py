@@ -61,6 +61,8 @@ class GraphRunConfig:
         keep_checkpoint_max: How many checkpoints stay; None keeps all.
         num_local_servers: Parameter servers that CPU devices of the session stand for. No port is
             opened for them, and what they hold ends with the session.
+        container: Where on servers the variables of the training's graph are. Graphs with other
+            containers have variables of their own, also of equal names.
 
     Raises:
         errors.ConfigError: A setting is not a positive number, both intervals for checkpoints are
@@ -83,6 +85,7 @@ class GraphRunConfig:
         device_fn: Callable[[Any], str] | None = None,
         keep_checkpoint_max: int | None = 5,
         num_local_servers: int = 0,
+        container: str = "",
     ) -> None:
         self._model_dir = None if model_dir is None else os.fspath(model_dir)
         self._summary_dir = summary_dir
@@ -95,8 +98,14 @@ class GraphRunConfig:
         self._device_fn = device_fn
         self._keep_checkpoint_max = keep_checkpoint_max
         self._num_local_servers = num_local_servers
+        self._container = container
         self._read_tf_config(os.environ.get(_TF_CONFIG))
         self._check()
+
+    @property
+    def container(self) -> str:
+        """Where on servers the variables of the training's graph are."""
+        return self._container
 
     @property
     def model_dir(self) -> str | None:
@@ -299,6 +308,7 @@ _SETTINGS = frozenset(
         "device_fn",
         "keep_checkpoint_max",
         "num_local_servers",
+        "container",
     }
 )
 

@@ -22,6 +22,10 @@ def tf_config(monkeypatch):
 
 
 class TestSettings:
+    def test_container(self):
+        assert GraphRunConfig().container == ""
+        assert GraphRunConfig(container="apart").replace(model_dir="m").container == "apart"
+
     def test_defaults(self):
         config = GraphRunConfig()
         assert config.model_dir is None

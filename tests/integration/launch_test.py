@@ -178,6 +178,8 @@ def test_servers_beyond_those_that_are_needed(tmp_path):
     assert len(written.read_text().split(",")) == 2
     chief = members.read_member(str(model_dir), "worker", 0)
     assert len(chief.details[choice.CHOICE]["servers"]) == 1
+    # Nothing of the measurement is taken for a part of the model, its step above all.
+    assert "initialized 2 of 2 variables" in log
     assert read_step(model_dir) == 20
 
 

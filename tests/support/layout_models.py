@@ -112,13 +112,18 @@ def predict(estimator) -> np.ndarray:
 
 
 def train_ranks(directory, cases):
-    """What one rank does: trains each case, a model with settings, and predicts.
+    """What one rank does that is a process of its own, see `train_rank`."""
+    tf.compat.v1.disable_eager_execution()
+    train_rank(directory, cases)
+
+
+def train_rank(directory, cases):
+    """Trains each case, a model with settings, as one rank does, and predicts; in graph mode.
 
     Args:
         directory: Has a model directory for each case.
         cases: By name: which of `MODELS`, and settings of the job.
     """
-    tf.compat.v1.disable_eager_execution()
     collectives.init()
     for name, (model, settings) in cases.items():
         config = cpu_training.DistributedCpuTrainingConfig(

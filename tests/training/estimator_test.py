@@ -480,7 +480,7 @@ class TestRunConfig:
         assert config.enable_dynamic_sharding is False
         assert len([f for f in dataclasses.fields(config) if f.name.startswith("sync_")]) == 7
         assert config.sync is False
-        assert len(dataclasses.fields(config)) == 37 + 1 + 6 + 1 + 6 + 4
+        assert len(dataclasses.fields(config)) == 37 + 1 + 7 + 1 + 6 + 4
 
     def test_no_counts_where_it_is_not_the_same_as_nothing(self):
         assert RunConfig().to_runner_config().partial_recovery is None

@@ -58,6 +58,8 @@ _PING_SEC = 60
 CLOSE_SEC = 3.0
 MAKE_SEC = 60.0
 _POLL_SEC = 0.2
+# The container of what runs on the servers beside the training: a measurement. It takes no "_".
+_BESIDE_THE_JOB = "beside-the-job"
 # Nobody waits for the files of a worker that has been frozen for so many times as long as makes it
 # silent.
 _FROZEN_FOR_GOOD = 10
@@ -131,6 +133,9 @@ def train(
         if is_chief(config) and member is not None:
             save_info(config, cluster, training)
         run_config = make_run_config(config, native_task, cluster, task)
+        if member is None:
+            # Servers that keep what they have would take its step for that of the training.
+            run_config = run_config.replace(container=_BESIDE_THE_JOB)
         if run_config.device_fn is None:
             run_config = run_config.replace(device_fn=place(run_config))
         trained: Any = training

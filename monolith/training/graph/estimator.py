@@ -174,7 +174,11 @@ class GraphEstimator:
                 max_steps,
             )
             return self
-        with tf.Graph().as_default() as graph, graph.device(self._device_fn):
+        with (
+            tf.Graph().as_default() as graph,
+            graph.device(self._device_fn),
+            graph.container(self._config.container),
+        ):
             self._start_graph()
             # A read, made before anything changes the step, that TensorFlow's hooks share. Theirs
             # also works before the step is initialized, which takes ten ops in every step.

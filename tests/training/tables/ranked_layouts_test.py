@@ -75,9 +75,9 @@ def check_late(directory):
     assert np.std(found["predictions"]) > 0.05
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("alone", "graph_mode")
 def test_one_rank(tmp_path, expected):
-    layout_models.train_ranks(str(tmp_path), {**MERGED, **LATE})
+    layout_models.train_rank(str(tmp_path), {**MERGED, **LATE})
     check(tmp_path, MERGED, expected)
     check_late(tmp_path)
 
