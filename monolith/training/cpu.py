@@ -300,6 +300,7 @@ def _do_worker_train(
     task: manager.Task,
     user_hooks: Sequence[tf.compat.v1.train.SessionRunHook] | None = None,
     member: Membership | None = None,
+    container: str = "",
 ) -> GraphEstimator:
     """One attempt to train, see `monolith.training.distributed.worker.train`."""
     return worker.train(
@@ -311,6 +312,7 @@ def _do_worker_train(
         member,
         save_info=_save_debugging_info,
         place=_get_replica_device_setter,
+        container=container,
     )
 
 
@@ -353,7 +355,11 @@ def _run_ps_benchmark(
     benchmark.enable_sync_training = benchmark.enable_partial_sync_training = False
     benchmark.model_dir = os.path.join(config.model_dir, "benchmark_dir")
     benchmark.operation_timeout_in_ms = int(_EXTRA_PS_BENCHMARK_SECS * 1000 + 30000)
-    _do_worker_train(benchmark, params, copy.deepcopy(cluster), task, user_hooks)
+    # Servers that keep what they have would take its step for that of the training.
+    container = ps_benchmark.CONTAINER
+    _do_worker_train(
+        benchmark, params, copy.deepcopy(cluster), task, user_hooks, container=container
+    )
     cluster["ps"] = params.bm_config.ps_list
 
 

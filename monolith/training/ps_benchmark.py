@@ -29,6 +29,8 @@ from monolith.training.graph.estimator import GraphRunConfig, GraphSpec
 
 logger = logging.getLogger(__name__)
 
+# Where the variables of a measurement are on the servers. A container takes no "_".
+CONTAINER = "ps-benchmark"
 _SCOPE_NAME = "ps_benchmark"
 _READY_SHARE = 0.9
 _POLL_SEC = 0.5

@@ -58,8 +58,6 @@ _PING_SEC = 60
 CLOSE_SEC = 3.0
 MAKE_SEC = 60.0
 _POLL_SEC = 0.2
-# The container of what runs on the servers beside the training: a measurement. It takes no "_".
-_BESIDE_THE_JOB = "beside-the-job"
 # Nobody waits for the files of a worker that has been frozen for so many times as long as makes it
 # silent.
 _FROZEN_FOR_GOOD = 10
@@ -75,6 +73,7 @@ def train(
     *,
     save_info: Callable[..., None] = debugging.save_debugging_info,
     place: Callable[[GraphRunConfig], devices.DeviceFunction | None] = make_device_fn,
+    container: str = "",
 ) -> GraphEstimator:
     """Trains as chief or worker, until the input ends, a hook stops it, or a member is gone.
 
@@ -88,6 +87,7 @@ def train(
             for a part of a job that needs none of that.
         save_info: Writes how the job can be looked at; the chief calls it.
         place: Returns the device function of the graph, if the job has none of its own.
+        container: Where on the servers the variables are.
 
     Raises:
         ValueError: It is no task, or asks for what excludes each other.
@@ -133,9 +133,7 @@ def train(
         if is_chief(config) and member is not None:
             save_info(config, cluster, training)
         run_config = make_run_config(config, native_task, cluster, task)
-        if member is None:
-            # Servers that keep what they have would take its step for that of the training.
-            run_config = run_config.replace(container=_BESIDE_THE_JOB)
+        run_config = run_config.replace(container=container)
         if run_config.device_fn is None:
             run_config = run_config.replace(device_fn=place(run_config))
         trained: Any = training
