@@ -279,11 +279,13 @@ class StepsBesideCall(tf.compat.v1.train.SessionRunHook):
         self.calls = 0
 
     def after_run(self, run_context, run_values):
-        if not self._server.calls:
+        # One that asks how the server is may come first, and is held as well.
+        num_calls = self._server.calls + self._server.questions
+        if not num_calls:
             return
         self.count += 1
         if self.count == self.ENOUGH:
-            self.calls = self._server.calls
+            self.calls = num_calls
             self._server.hold.set()
             run_context.request_stop()
 

@@ -190,7 +190,8 @@ class TestTraining:
         assert child.poll() is None
         child.send_signal(signal.SIGTERM)
         child.communicate(timeout=TIMEOUT_SEC)
-        assert child.returncode == 143
+        # By itself, or, where it has not come so far, by the signal.
+        assert child.returncode in (143, -signal.SIGTERM)
 
     def test_a_program_that_handles_the_signal_itself(self, start):
         child = start(handled=signal.SIGTERM)
